@@ -53,6 +53,7 @@ kernel_tree() {
 	case $1 in
 	base) echo "$linux_base" ;;
 	series) echo "$linux" ;;
+	mutant) echo "$out/linux-mutate" ;;	# see scripts/mutate
 	*) die "no such kernel: '$1' (base or series)" ;;
 	esac
 }

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Guests with more vCPUs than the CPUs they may run on, whose vCPUs contend
+ * for a lock.
+ */
+#include <limits.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include "overcommit.h"
+#include "ucall_common.h"
+
+struct overcommit_thread {
+	pthread_t thread;
+	pthread_barrier_t *start;
+	struct kvm_vcpu *vcpu;
+	int pcpu;
+};
+
+/* The guest's own view, in guest memory. */
+static struct {
+	u32 nr_vcpus;
+	u64 spins[OVERCOMMIT_MAX_VCPUS];
+} guest;
+
+static void guest_entry(u32 vcpu, void (*guest_code)(u32 vcpu))
+{
+	/* Emulated VMX was seen to preempt a vCPU only if its IF is set. */
+	sti();
+	guest_code(vcpu);
+	GUEST_DONE();
+}
+
+/*
+ * Create a guest of @nr_vcpus vCPUs that each call @guest_code with their index
+ * and are done when it returns.  @disable_exits holds KVM_X86_DISABLE_EXITS_*.
+ */
+struct overcommit *overcommit_create(int nr_vcpus, u64 disable_exits,
+				     void (*guest_code)(u32 vcpu))
+{
+	struct overcommit *oc = calloc(1, sizeof(*oc));
+	int i;
+
+	TEST_ASSERT(oc, "Failed to allocate the guest's description");
+	TEST_ASSERT(nr_vcpus > 0 && nr_vcpus <= OVERCOMMIT_MAX_VCPUS,
+		    "%d vCPUs, expected 1 to %d", nr_vcpus, OVERCOMMIT_MAX_VCPUS);
+
+	oc->nr_vcpus = nr_vcpus;
+	oc->vm = vm_create(nr_vcpus);
+	if (disable_exits)
+		vm_enable_cap(oc->vm, KVM_CAP_X86_DISABLE_EXITS, disable_exits);
+
+	for (i = 0; i < nr_vcpus; i++) {
+		oc->vcpus[i] = vm_vcpu_add(oc->vm, i, guest_entry);
+		vcpu_args_set(oc->vcpus[i], 2, i, guest_code);
+	}
+
+	memset(&guest, 0, sizeof(guest));
+	guest.nr_vcpus = nr_vcpus;
+	sync_global_to_guest(oc->vm, guest);
+	return oc;
+}
+
+static void *run_vcpu(void *arg)
+{
+	struct overcommit_thread *t = arg;
+	struct ucall uc;
+
+	pin_self_to_cpu(t->pcpu);
+	pthread_barrier_wait(t->start);
+
+	vcpu_run(t->vcpu);
+	switch (get_ucall(t->vcpu, &uc)) {
+	case UCALL_DONE:
+		break;
+	case UCALL_ABORT:
+		REPORT_GUEST_ASSERT(uc);
+		break;
+	default:
+		TEST_FAIL("vCPU %u: unexpected ucall %lu", t->vcpu->id, uc.cmd);
+	}
+	return NULL;
+}
+
+/*
+ * Run all vCPUs of @oc, pinned round robin to @nr_pcpus of the CPUs the caller
+ * may run on, until each is done.  No vCPU enters the guest before all threads
+ * exist and are where they belong.
+ */
+void overcommit_run(struct overcommit *oc, int nr_pcpus)
+{
+	struct overcommit_thread threads[OVERCOMMIT_MAX_VCPUS];
+	int pcpus[OVERCOMMIT_MAX_VCPUS];
+	pthread_barrier_t start;
+	cpu_set_t allowed;
+	int i, n = 0;
+
+	TEST_ASSERT(nr_pcpus > 0 && nr_pcpus < oc->nr_vcpus,
+		    "%d vCPUs do not overcommit %d CPUs", oc->nr_vcpus, nr_pcpus);
+	TEST_ASSERT(!sched_getaffinity(0, sizeof(allowed), &allowed),
+		    "sched_getaffinity() failed, errno: %d", errno);
+	for (i = 0; i < CPU_SETSIZE && n < nr_pcpus; i++) {
+		if (CPU_ISSET(i, &allowed))
+			pcpus[n++] = i;
+	}
+	TEST_ASSERT(n == nr_pcpus, "Only %d of %d CPUs allowed", n, nr_pcpus);
+
+	pthread_barrier_init(&start, NULL, oc->nr_vcpus);
+	for (i = 0; i < oc->nr_vcpus; i++) {
+		threads[i].start = &start;
+		threads[i].vcpu = oc->vcpus[i];
+		threads[i].pcpu = pcpus[i % nr_pcpus];
+		kvm_pthread_create(&threads[i].thread, NULL, run_vcpu, &threads[i]);
+	}
+	for (i = 0; i < oc->nr_vcpus; i++)
+		pthread_join(threads[i].thread, NULL);
+	pthread_barrier_destroy(&start);
+
+	sync_global_from_guest(oc->vm, guest);
+}
+
+void overcommit_free(struct overcommit *oc)
+{
+	kvm_vm_free(oc->vm);
+	free(oc);
+}
+
+/* After overcommit_run(): how many rounds @vcpu waited for locks. */
+u64 overcommit_guest_spins(struct overcommit *oc, int vcpu)
+{
+	TEST_ASSERT(vcpu >= 0 && vcpu < oc->nr_vcpus, "No vCPU %d", vcpu);
+	return guest.spins[vcpu];
+}
+
+/* The number of CPUs the caller may run on. */
+int overcommit_max_pcpus(void)
+{
+	cpu_set_t allowed;
+
+	TEST_ASSERT(!sched_getaffinity(0, sizeof(allowed), &allowed),
+		    "sched_getaffinity() failed, errno: %d", errno);
+	return CPU_COUNT(&allowed);
+}
+
+/*
+ * Does the host take exits on PAUSE, or on loops of it?  KVM clears the module
+ * parameter on CPUs that cannot.
+ */
+bool kvm_has_pause_exits(void)
+{
+	if (host_cpu_is_intel)
+		return get_kvm_intel_param_integer("ple_gap") != 0;
+	return get_kvm_amd_param_integer("pause_filter_count") != 0;
+}
+
+/* The descriptor of the binary stat @name, or NULL. */
+struct kvm_stats_desc *vcpu_find_stat(struct kvm_vcpu *vcpu, const char *name)
+{
+	struct kvm_binary_stats *stats = &vcpu->stats;
+	struct kvm_stats_desc *desc;
+	int i;
+
+	if (!stats->desc) {
+		read_stats_header(stats->fd, &stats->header);
+		stats->desc = read_stats_descriptors(stats->fd, &stats->header);
+	}
+
+	for (i = 0; i < stats->header.num_desc; i++) {
+		desc = get_stats_descriptor(stats->desc, i, &stats->header);
+		if (!strcmp(desc->name, name))
+			return desc;
+	}
+	return NULL;
+}
+
+/* Read @name from the VM's debugfs directory.  False: there is no such file. */
+bool vm_read_debugfs_stat(struct kvm_vm *vm, const char *name, u64 *value)
+{
+	char path[PATH_MAX];
+	FILE *f;
+	int n;
+
+	snprintf(path, sizeof(path), "/sys/kernel/debug/kvm/%d-%d/%s",
+		 getpid(), vm->fd, name);
+	f = fopen(path, "r");
+	if (!f)
+		return false;
+	n = fscanf(f, "%lu", value);
+	TEST_ASSERT(n == 1, "No number in %s", path);
+	fclose(f);
+	return true;
+}
+
+void guest_lock_acquire(struct guest_lock *lock, u32 vcpu, bool pause)
+{
+	u32 ticket = __atomic_fetch_add(&lock->next, 1, __ATOMIC_RELAXED);
+
+	while (__atomic_load_n(&lock->owner, __ATOMIC_ACQUIRE) != ticket) {
+		WRITE_ONCE(guest.spins[vcpu], guest.spins[vcpu] + 1);
+		if (pause)
+			cpu_relax();
+	}
+}
+
+void guest_lock_release(struct guest_lock *lock)
+{
+	__atomic_store_n(&lock->owner, lock->owner + 1, __ATOMIC_RELEASE);
+}
+
+/*
+ * Keep @lock, which @vcpu holds, until each other vCPU waited for it for @spins
+ * rounds.  The holder itself does not PAUSE.
+ */
+void guest_lock_hold_until_spun(struct guest_lock *lock, u32 vcpu, u64 spins)
+{
+	u32 i;
+
+	GUEST_ASSERT(lock->owner != lock->next);
+	for (i = 0; i < guest.nr_vcpus; i++) {
+		while (i != vcpu && READ_ONCE(guest.spins[i]) < spins)
+			;
+	}
+}
