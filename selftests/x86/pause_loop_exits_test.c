@@ -11,11 +11,10 @@
 #include "test_util.h"
 
 /*
- * Rounds of PAUSE that any filter sees as a loop: KVM's defaults exit after
- * 3000 of them (SVM) or 4096 cycles (VMX), and a preemption, which restarts the
- * count, is at least thousands of rounds away.
+ * Rounds of PAUSE that any filter sees as a loop: twice the 3000 after which SVM
+ * exits by default, and more than VMX's 4096 cycles.
  */
-#define SPINS	100000
+#define SPINS	6000
 
 static struct guest_lock lock;
 static bool guest_pauses;

@@ -69,17 +69,24 @@ static void *run_vcpu(void *arg)
 	pin_self_to_cpu(t->pcpu);
 	pthread_barrier_wait(t->start);
 
-	vcpu_run(t->vcpu);
-	switch (get_ucall(t->vcpu, &uc)) {
-	case UCALL_DONE:
-		break;
-	case UCALL_ABORT:
-		REPORT_GUEST_ASSERT(uc);
-		break;
-	default:
-		TEST_FAIL("vCPU %u: unexpected ucall %lu", t->vcpu->id, uc.cmd);
+	for (;;) {
+		vcpu_run(t->vcpu);
+		switch (get_ucall(t->vcpu, &uc)) {
+		case UCALL_SYNC:
+			/* A holder that waits for its waiters to spin. */
+			sched_yield();
+			break;
+		case UCALL_DONE:
+			return NULL;
+		case UCALL_ABORT:
+			REPORT_GUEST_ASSERT(uc);
+			break;
+		default:
+			TEST_FAIL("vCPU %u: unexpected exit: %u (%s)", t->vcpu->id,
+				  t->vcpu->run->exit_reason,
+				  exit_reason_str(t->vcpu->run->exit_reason));
+		}
 	}
-	return NULL;
 }
 
 /*
@@ -209,7 +216,8 @@ void guest_lock_release(struct guest_lock *lock)
 
 /*
  * Keep @lock, which @vcpu holds, until each other vCPU waited for it for @spins
- * rounds.  The holder itself does not PAUSE.
+ * rounds.  The holder does not PAUSE, and leaves the CPU to the waiters between
+ * looks, so that how long this takes does not depend on the length of a tick.
  */
 void guest_lock_hold_until_spun(struct guest_lock *lock, u32 vcpu, u64 spins)
 {
@@ -218,6 +226,6 @@ void guest_lock_hold_until_spun(struct guest_lock *lock, u32 vcpu, u64 spins)
 	GUEST_ASSERT(lock->owner != lock->next);
 	for (i = 0; i < guest.nr_vcpus; i++) {
 		while (i != vcpu && READ_ONCE(guest.spins[i]) < spins)
-			;
+			GUEST_SYNC(i);
 	}
 }
