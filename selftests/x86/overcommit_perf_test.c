@@ -12,15 +12,18 @@
 
 static struct guest_lock lock;
 static u32 nr_rounds;
+static u32 nr_work;
 static u64 nr_acquired;
 
 static void guest_code(u32 vcpu)
 {
-	u32 i;
+	u32 i, j;
 
 	for (i = 0; i < nr_rounds; i++) {
 		guest_lock_acquire(&lock, vcpu, true);
 		nr_acquired++;
+		for (j = 0; j < nr_work; j++)
+			barrier();
 		guest_lock_release(&lock);
 	}
 }
@@ -39,10 +42,12 @@ static u64 sum_stat(struct overcommit *oc, const char *name)
 
 static void help(const char *name)
 {
-	printf("usage: %s [-h] [-v vCPUs] [-c CPUs] [-r rounds]\n"
+	printf("usage: %s [-h] [-v vCPUs] [-c CPUs] [-r rounds] [-w work]\n"
 	       " -v: number of vCPUs, more than CPUs and at most %d (default: 4)\n"
 	       " -c: number of CPUs the vCPUs are pinned to (default: 1)\n"
-	       " -r: how often each vCPU takes the lock (default: 1000)\n",
+	       " -r: how often each vCPU takes the lock (default: 1000)\n"
+	       " -w: rounds of an empty loop while it holds the lock (default: 10000);\n"
+	       "     the longer, the more often it is preempted there\n",
 	       name, OVERCOMMIT_MAX_VCPUS);
 }
 
@@ -55,7 +60,8 @@ int main(int argc, char *argv[])
 	int i;
 
 	nr_rounds = 1000;
-	while ((opt = getopt(argc, argv, "hv:c:r:")) != -1) {
+	nr_work = 10000;
+	while ((opt = getopt(argc, argv, "hv:c:r:w:")) != -1) {
 		switch (opt) {
 		case 'v':
 			nr_vcpus = atoi_positive("Number of vCPUs", optarg);
@@ -65,6 +71,9 @@ int main(int argc, char *argv[])
 			break;
 		case 'r':
 			nr_rounds = atoi_positive("Number of rounds", optarg);
+			break;
+		case 'w':
+			nr_work = atoi_non_negative("Work", optarg);
 			break;
 		case 'h':
 			help(argv[0]);
@@ -78,6 +87,7 @@ int main(int argc, char *argv[])
 	oc = overcommit_create(nr_vcpus, 0, guest_code);
 	sync_global_to_guest(oc->vm, lock);
 	sync_global_to_guest(oc->vm, nr_rounds);
+	sync_global_to_guest(oc->vm, nr_work);
 	sync_global_to_guest(oc->vm, nr_acquired);
 
 	clock_gettime(CLOCK_MONOTONIC, &start);
