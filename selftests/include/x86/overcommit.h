@@ -20,15 +20,16 @@
 struct guest_lock {
 	u32 next;
 	u32 owner;
-};
+} __aligned(64);
 
 struct overcommit {
 	struct kvm_vm *vm;
 	int nr_vcpus;
 	struct kvm_vcpu *vcpus[OVERCOMMIT_MAX_VCPUS];
+	u64 spins[OVERCOMMIT_MAX_VCPUS];
 };
 
-/* Host: the life of an overcommitted guest, and what to ask of the host. */
+/* Host */
 struct overcommit *overcommit_create(int nr_vcpus, u64 disable_exits,
 				     void (*guest_code)(u32 vcpu));
 void overcommit_run(struct overcommit *oc, int nr_pcpus);

@@ -17,15 +17,21 @@ struct overcommit_thread {
 	int pcpu;
 };
 
-/* The guest's own view, in guest memory. */
+/*
+ * The guest's own view, in guest memory.  Each counter has a cache line of its
+ * own: a spinner that misses the cache would space its PAUSEs too far apart for
+ * the hardware to see a loop.
+ */
 static struct {
 	u32 nr_vcpus;
-	u64 spins[OVERCOMMIT_MAX_VCPUS];
+	struct {
+		u64 spins;
+	} __aligned(64) vcpus[OVERCOMMIT_MAX_VCPUS];
 } guest;
 
 static void guest_entry(u32 vcpu, void (*guest_code)(u32 vcpu))
 {
-	/* Emulated VMX was seen to preempt a vCPU only if its IF is set. */
+	/* As an operating system runs most of the time. */
 	sti();
 	guest_code(vcpu);
 	GUEST_DONE();
@@ -52,7 +58,7 @@ struct overcommit *overcommit_create(int nr_vcpus, u64 disable_exits,
 
 	for (i = 0; i < nr_vcpus; i++) {
 		oc->vcpus[i] = vm_vcpu_add(oc->vm, i, guest_entry);
-		vcpu_args_set(oc->vcpus[i], 2, i, guest_code);
+		vcpu_args_set(oc->vcpus[i], 2, (u64)i, guest_code);
 	}
 
 	memset(&guest, 0, sizeof(guest));
@@ -104,15 +110,15 @@ void overcommit_run(struct overcommit *oc, int nr_pcpus)
 
 	TEST_ASSERT(nr_pcpus > 0 && nr_pcpus < oc->nr_vcpus,
 		    "%d vCPUs do not overcommit %d CPUs", oc->nr_vcpus, nr_pcpus);
-	TEST_ASSERT(!sched_getaffinity(0, sizeof(allowed), &allowed),
-		    "sched_getaffinity() failed, errno: %d", errno);
+	kvm_sched_getaffinity(0, sizeof(allowed), &allowed);
 	for (i = 0; i < CPU_SETSIZE && n < nr_pcpus; i++) {
 		if (CPU_ISSET(i, &allowed))
 			pcpus[n++] = i;
 	}
 	TEST_ASSERT(n == nr_pcpus, "Only %d of %d CPUs allowed", n, nr_pcpus);
 
-	pthread_barrier_init(&start, NULL, oc->nr_vcpus);
+	TEST_ASSERT(!pthread_barrier_init(&start, NULL, oc->nr_vcpus),
+		    "Failed to set up the start line");
 	for (i = 0; i < oc->nr_vcpus; i++) {
 		threads[i].start = &start;
 		threads[i].vcpu = oc->vcpus[i];
@@ -120,10 +126,12 @@ void overcommit_run(struct overcommit *oc, int nr_pcpus)
 		kvm_pthread_create(&threads[i].thread, NULL, run_vcpu, &threads[i]);
 	}
 	for (i = 0; i < oc->nr_vcpus; i++)
-		pthread_join(threads[i].thread, NULL);
+		kvm_pthread_join(threads[i].thread, NULL);
 	pthread_barrier_destroy(&start);
 
 	sync_global_from_guest(oc->vm, guest);
+	for (i = 0; i < oc->nr_vcpus; i++)
+		oc->spins[i] = guest.vcpus[i].spins;
 }
 
 void overcommit_free(struct overcommit *oc)
@@ -136,7 +144,7 @@ void overcommit_free(struct overcommit *oc)
 u64 overcommit_guest_spins(struct overcommit *oc, int vcpu)
 {
 	TEST_ASSERT(vcpu >= 0 && vcpu < oc->nr_vcpus, "No vCPU %d", vcpu);
-	return guest.spins[vcpu];
+	return oc->spins[vcpu];
 }
 
 /* The number of CPUs the caller may run on. */
@@ -144,20 +152,20 @@ int overcommit_max_pcpus(void)
 {
 	cpu_set_t allowed;
 
-	TEST_ASSERT(!sched_getaffinity(0, sizeof(allowed), &allowed),
-		    "sched_getaffinity() failed, errno: %d", errno);
+	kvm_sched_getaffinity(0, sizeof(allowed), &allowed);
 	return CPU_COUNT(&allowed);
 }
 
 /*
- * Does the host take exits on PAUSE, or on loops of it?  KVM clears the module
- * parameter on CPUs that cannot.
+ * Does the host exit on loops of PAUSE?  KVM clears the module parameters on
+ * CPUs that cannot.
  */
 bool kvm_has_pause_exits(void)
 {
 	if (host_cpu_is_intel)
 		return get_kvm_intel_param_integer("ple_gap") != 0;
-	return get_kvm_amd_param_integer("pause_filter_count") != 0;
+	return get_kvm_amd_param_integer("pause_filter_count") &&
+	       get_kvm_amd_param_integer("pause_filter_thresh");
 }
 
 /* The descriptor of the binary stat @name, or NULL. */
@@ -203,7 +211,7 @@ void guest_lock_acquire(struct guest_lock *lock, u32 vcpu, bool pause)
 	u32 ticket = __atomic_fetch_add(&lock->next, 1, __ATOMIC_RELAXED);
 
 	while (__atomic_load_n(&lock->owner, __ATOMIC_ACQUIRE) != ticket) {
-		WRITE_ONCE(guest.spins[vcpu], guest.spins[vcpu] + 1);
+		WRITE_ONCE(guest.vcpus[vcpu].spins, guest.vcpus[vcpu].spins + 1);
 		if (pause)
 			cpu_relax();
 	}
@@ -215,17 +223,17 @@ void guest_lock_release(struct guest_lock *lock)
 }
 
 /*
- * Keep @lock, which @vcpu holds, until each other vCPU waited for it for @spins
- * rounds.  The holder does not PAUSE, and leaves the CPU to the waiters between
+ * Keep @lock, which @vcpu holds, until each other vCPU has spun @spins rounds
+ * since it was created.  The holder does not PAUSE, and leaves the CPU to the waiters between
  * looks, so that how long this takes does not depend on the length of a tick.
  */
 void guest_lock_hold_until_spun(struct guest_lock *lock, u32 vcpu, u64 spins)
 {
 	u32 i;
 
-	GUEST_ASSERT(lock->owner != lock->next);
+	GUEST_ASSERT(READ_ONCE(lock->owner) != READ_ONCE(lock->next));
 	for (i = 0; i < guest.nr_vcpus; i++) {
-		while (i != vcpu && READ_ONCE(guest.spins[i]) < spins)
+		while (i != vcpu && READ_ONCE(guest.vcpus[i].spins) < spins)
 			GUEST_SYNC(i);
 	}
 }
