@@ -1,0 +1,928 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Test to whom a vCPU yields, and to whom not.
+ *
+ * All vCPUs of most tests share one CPU.  Whenever the one that spins runs, the
+ * others do not, so what they are doing when it exits is known without timing:
+ * a vCPU in a loop in the guest has been preempted there, and so on.
+ *
+ * Decisions are read from the tracepoint kvm_directed_yield, and the totals are
+ * compared to the vCPU's stats.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "apic.h"
+#include "kvm_test_harness.h"
+#include "overcommit.h"
+#include "processor.h"
+#include "test_util.h"
+#include "yield_trace.h"
+
+#define MAX_VCPUS	16
+#define NR_IDLE_VCPUS	300
+#define WAKE_VECTOR	0xf0
+
+/*
+ * A test that waits for something to happen N times gives up after this many
+ * exits on PAUSE; whatever it is about has happened by then, or never will.
+ */
+#define MAX_EXITS	5000
+
+/* PAUSEs that any filter sees as a loop, see pause_loop_exits_test.c. */
+#define SPINS		6000
+
+/* Shared by host and guest; in each guest's memory.  By vCPU. */
+static struct shared {
+	bool in;		/* The vCPU is where its role wants it. */
+	bool leave;		/* It shall return. */
+	u32 wakes;		/* How often it came back from HLT. */
+} __aligned(64) shared[MAX_VCPUS];
+
+static bool kick_wanted;
+
+/* Roles of vCPUs in the guest. */
+
+static void guest_spin(u32 vcpu)
+{
+	sti();
+	WRITE_ONCE(shared[vcpu].in, true);
+	while (!READ_ONCE(shared[vcpu].leave))
+		cpu_relax();
+	GUEST_DONE();
+}
+
+static void guest_spin_n(u32 vcpu)
+{
+	int i;
+
+	sti();
+	WRITE_ONCE(shared[vcpu].in, true);
+	for (i = 0; i < SPINS; i++)
+		cpu_relax();
+	GUEST_DONE();
+}
+
+/* Runs without an exit of its own: on one CPU with others, it is preempted. */
+static void guest_busy(u32 vcpu)
+{
+	sti();
+	WRITE_ONCE(shared[vcpu].in, true);
+	while (!READ_ONCE(shared[vcpu].leave))
+		barrier();
+	GUEST_DONE();
+}
+
+/* The same at CPL 3, where it can tell the host nothing: see make_user(). */
+static void guest_busy_user(u32 vcpu)
+{
+	WRITE_ONCE(shared[vcpu].in, true);
+	for (;;)
+		barrier();
+}
+
+static void wake_handler(struct ex_regs *regs)
+{
+	x2apic_write_reg(APIC_EOI, 0);
+}
+
+static void guest_halt(u32 vcpu)
+{
+	x2apic_enable();
+	WRITE_ONCE(shared[vcpu].in, true);
+	while (!READ_ONCE(shared[vcpu].leave)) {
+		safe_halt();
+		cli();
+		WRITE_ONCE(shared[vcpu].wakes, shared[vcpu].wakes + 1);
+	}
+	GUEST_DONE();
+}
+
+/* What the vCPU's thread does in userspace when it gets a GUEST_SYNC(). */
+enum {
+	SYNC_STAY,		/* Stay there until the vCPU shall leave. */
+	SYNC_WAIT_FOR_HALT,	/* Wait until vCPU 0 is halted, and return. */
+};
+
+static void guest_to_userspace(u32 vcpu)
+{
+	GUEST_SYNC(SYNC_STAY);
+	GUEST_DONE();
+}
+
+/* Kick vCPU 0 for another vCPU, when it is halted. */
+static void guest_kick(u32 vcpu)
+{
+	sti();
+	WRITE_ONCE(shared[vcpu].in, true);
+	while (!READ_ONCE(shared[vcpu].leave)) {
+		if (!READ_ONCE(kick_wanted))
+			continue;
+		GUEST_SYNC(SYNC_WAIT_FOR_HALT);
+		kvm_hypercall(KVM_HC_KICK_CPU, 0, 0, 0, 0);
+		WRITE_ONCE(kick_wanted, false);
+	}
+	GUEST_DONE();
+}
+
+/* Have vCPU 0 kicked, spin until it ran, and again. */
+static void guest_want_kick(u32 vcpu)
+{
+	u32 wakes;
+
+	sti();
+	WRITE_ONCE(shared[vcpu].in, true);
+	while (!READ_ONCE(shared[vcpu].leave)) {
+		wakes = READ_ONCE(shared[0].wakes);
+		WRITE_ONCE(kick_wanted, true);
+		while (READ_ONCE(kick_wanted) && !READ_ONCE(shared[vcpu].leave))
+			barrier();
+		while (READ_ONCE(shared[0].wakes) == wakes &&
+		       !READ_ONCE(shared[vcpu].leave))
+			cpu_relax();
+	}
+	GUEST_DONE();
+}
+
+/* Wake vCPU 0 up, spin until it ran, and again. */
+static void guest_interrupt(u32 vcpu)
+{
+	u32 wakes;
+
+	x2apic_enable();
+	sti();
+	WRITE_ONCE(shared[vcpu].in, true);
+	while (!READ_ONCE(shared[vcpu].leave)) {
+		wakes = READ_ONCE(shared[0].wakes);
+		x2apic_write_reg(APIC_ICR, APIC_DEST_PHYSICAL | APIC_DM_FIXED |
+					   WAKE_VECTOR);
+		while (READ_ONCE(shared[0].wakes) == wakes &&
+		       !READ_ONCE(shared[vcpu].leave))
+			cpu_relax();
+	}
+	GUEST_DONE();
+}
+
+static void guest_sched_yield(u32 vcpu)
+{
+	kvm_hypercall(KVM_HC_SCHED_YIELD, 0, 0, 0, 0);		/* preempted */
+	kvm_hypercall(KVM_HC_SCHED_YIELD, 1, 0, 0, 0);		/* halted */
+	kvm_hypercall(KVM_HC_SCHED_YIELD, vcpu, 0, 0, 0);	/* self */
+	kvm_hypercall(KVM_HC_SCHED_YIELD, 200, 0, 0, 0);	/* absent */
+	kvm_hypercall(KVM_HC_SCHED_YIELD, -1ul, 0, 0, 0);	/* absurd */
+	GUEST_DONE();
+}
+
+/* A vCPU and the thread that runs it. */
+struct actor {
+	struct kvm_vcpu *vcpu;
+	struct shared *shared;
+	struct actor *first;
+	pthread_t thread;
+	pid_t tid;
+	int cpu;
+	int policy;
+	int nice;
+	bool user;
+	bool started;
+};
+
+static __thread struct kvm_run *interrupted_run;
+
+/* Also if it comes before the vCPU is run. */
+static void leave_run(int sig)
+{
+	interrupted_run->immediate_exit = 1;
+}
+
+static void wait_until_blocked(struct actor *a, bool *leave)
+{
+	while (!vcpu_get_stat(a->vcpu, blocking) && !(leave && READ_ONCE(*leave)))
+		sched_yield();
+}
+
+static void *run_actor(void *arg)
+{
+	struct actor *a = arg;
+	struct sched_param param = {
+		.sched_priority = a->policy == SCHED_FIFO ? 1 : 0,
+	};
+	struct ucall uc;
+
+	interrupted_run = a->vcpu->run;
+	pin_self_to_cpu(a->cpu);
+	TEST_ASSERT(!sched_setscheduler(0, a->policy, &param),
+		    "Failed to set scheduling policy %d", a->policy);
+	TEST_ASSERT(!setpriority(PRIO_PROCESS, kvm_gettid(), a->nice),
+		    "Failed to set nice level %d", a->nice);
+	WRITE_ONCE(a->tid, kvm_gettid());
+
+	for (;;) {
+		if (__vcpu_run(a->vcpu)) {
+			TEST_ASSERT(errno == EINTR && a->user,
+				    "KVM_RUN failed on vCPU %u", a->vcpu->id);
+			return NULL;
+		}
+		switch (get_ucall(a->vcpu, &uc)) {
+		case UCALL_SYNC:
+			if (uc.args[1] == SYNC_WAIT_FOR_HALT) {
+				wait_until_blocked(a->first, &a->shared->leave);
+				break;
+			}
+			WRITE_ONCE(a->shared->in, true);
+			while (!READ_ONCE(a->shared->leave))
+				barrier();
+			break;
+		case UCALL_DONE:
+			return NULL;
+		case UCALL_ABORT:
+			REPORT_GUEST_ASSERT(uc);
+			break;
+		default:
+			TEST_FAIL("vCPU %u: unexpected exit: %u (%s)", a->vcpu->id,
+				  a->vcpu->run->exit_reason,
+				  exit_reason_str(a->vcpu->run->exit_reason));
+		}
+	}
+}
+
+struct scene {
+	struct kvm_vm *vm;
+	struct actor actors[MAX_VCPUS];
+	int nr_actors;
+	int cpus[2];		/* The second is -1 if there is but one. */
+	struct yield_trace trace;
+};
+
+FIXTURE(directed_yield)
+{
+	struct scene scene;
+};
+
+static bool set_cpus(int cpus[2])
+{
+	cpu_set_t allowed;
+	int i, n = 0;
+
+	kvm_sched_getaffinity(0, sizeof(allowed), &allowed);
+	for (i = 0; i < CPU_SETSIZE && n < 2; i++) {
+		if (CPU_ISSET(i, &allowed))
+			cpus[n++] = i;
+	}
+	return n == 2;
+}
+
+FIXTURE_SETUP(directed_yield)
+{
+	struct scene *s = &self->scene;
+
+	if (!kvm_has_pause_exits())
+		SKIP(return, "No exits on PAUSE: not supported, or disabled by module parameter");
+	if (yield_trace_unavailable())
+		SKIP(return, "%s", yield_trace_unavailable());
+
+	if (!set_cpus(s->cpus))
+		s->cpus[1] = -1;
+	s->vm = vm_create(MAX_VCPUS);
+	vm_install_exception_handler(s->vm, WAKE_VECTOR, wake_handler);
+}
+
+FIXTURE_TEARDOWN(directed_yield)
+{
+	struct scene *s = &self->scene;
+
+	yield_trace_free(&s->trace);
+	if (s->vm)
+		kvm_vm_free(s->vm);
+}
+
+static struct actor *add(struct scene *s, void *role)
+{
+	struct actor *a = &s->actors[s->nr_actors];
+
+	TEST_ASSERT(s->nr_actors < MAX_VCPUS, "Too many vCPUs");
+	a->vcpu = vm_vcpu_add(s->vm, s->nr_actors, role);
+	a->shared = addr_gva2hva(s->vm, (gva_t)&shared[s->nr_actors]);
+	a->first = &s->actors[0];
+	a->cpu = s->cpus[0];
+	vcpu_args_set(a->vcpu, 1, (u64)s->nr_actors);
+	s->nr_actors++;
+	return a;
+}
+
+/* After all pages are mapped: let CPL 3 access them. */
+static void map_for_user(struct kvm_vm *vm, gpa_t table, int level)
+{
+	u64 *pte = addr_gpa2hva(vm, table);
+	int i;
+
+	for (i = 0; i < 512; i++) {
+		if (!is_present_pte(&vm->mmu, &pte[i]))
+			continue;
+		pte[i] |= PTE_USER_MASK(&vm->mmu);
+		if (level > PG_LEVEL_4K && !is_huge_pte(&vm->mmu, &pte[i]))
+			map_for_user(vm, PTE_GET_PA(pte[i]), level - 1);
+	}
+}
+
+static void make_user(struct actor *a)
+{
+	struct kvm_vm *vm = a->vcpu->vm;
+	struct kvm_sregs sregs;
+	struct kvm_regs regs;
+
+	map_for_user(vm, vm->mmu.pgd, vm->mmu.pgtable_levels);
+
+	vcpu_sregs_get(a->vcpu, &sregs);
+	sregs.cs.selector |= 3;
+	sregs.cs.dpl = 3;
+	sregs.ss = sregs.ds;
+	sregs.ss.selector |= 3;
+	sregs.ss.dpl = 3;
+	vcpu_sregs_set(a->vcpu, &sregs);
+
+	vcpu_regs_get(a->vcpu, &regs);
+	regs.rflags |= X86_EFLAGS_IF;
+	vcpu_regs_set(a->vcpu, &regs);
+
+	/* It runs until a signal makes KVM_RUN return. */
+	a->user = true;
+	signal(SIGUSR1, leave_run);
+}
+
+static void start(struct actor *a)
+{
+	kvm_pthread_create(&a->thread, NULL, run_actor, a);
+	a->started = true;
+	while (!READ_ONCE(a->tid))
+		sched_yield();
+}
+
+/*
+ * Return when the vCPU is where its role wants it.  If this runs on the vCPU's
+ * CPU, then the vCPU does not.
+ */
+static void start_and_wait(struct actor *a)
+{
+	start(a);
+	while (!READ_ONCE(a->shared->in))
+		sched_yield();
+}
+
+static void interrupt(struct actor *a)
+{
+	struct kvm_msi msi = {
+		.address_lo = 0xfee00000 | a->vcpu->id << 12,
+		.data = WAKE_VECTOR,
+	};
+
+	/* Of no effect on a vCPU that did not enable its APIC. */
+	__vm_ioctl(a->vcpu->vm, KVM_SIGNAL_MSI, &msi);
+}
+
+static void join(struct actor *a)
+{
+	kvm_pthread_join(a->thread, NULL);
+	a->started = false;
+}
+
+/* Let all vCPUs return that still run. */
+static void leave_all(struct scene *s)
+{
+	struct actor *a;
+	int i;
+
+	for (i = 0; i < s->nr_actors; i++)
+		WRITE_ONCE(s->actors[i].shared->leave, true);
+	for (i = 0; i < s->nr_actors; i++) {
+		a = &s->actors[i];
+		if (!a->started)
+			continue;
+		if (a->user)
+			pthread_kill(a->thread, SIGUSR1);
+		else
+			interrupt(a);
+		join(a);
+	}
+}
+
+/* Until @spinner yielded @nr times, or it is clear that it won't. */
+static void wait_for_yields(struct actor *spinner, u64 nr)
+{
+	while (vcpu_get_stat(spinner->vcpu, spin_yield_successful) < nr &&
+	       vcpu_get_stat(spinner->vcpu, pause_loop_exits) < MAX_EXITS)
+		sched_yield();
+}
+
+static bool is_spin(struct yield_trace_event *e, struct actor *a)
+{
+	return e->type == YIELD_TRACE_YIELD && e->pid == a->tid &&
+	       !strcmp(e->reason, "spin");
+}
+
+struct totals {
+	u64 decisions;
+	u64 attempted;
+	u64 yielded;
+};
+
+static struct totals sum_up(struct yield_trace *trace, struct actor *spinner)
+{
+	struct yield_trace_event *e;
+	struct totals t = {};
+	bool tried = false;
+
+	for (e = trace->events; e < trace->end; e++) {
+		if (!is_spin(e, spinner))
+			continue;
+		TEST_ASSERT_EQ(e->vcpu_id, spinner->vcpu->id);
+		TEST_ASSERT(e->target_id != e->vcpu_id, "A yield to self");
+		if (e->target_id != -1)
+			tried = true;
+		if (e->target_id != -1 && e->result <= 0)
+			continue;
+
+		/* The end of a decision. */
+		t.decisions++;
+		t.attempted += tried;
+		t.yielded += e->result > 0;
+		tried = false;
+	}
+	TEST_ASSERT(!tried, "A decision without an end");
+	return t;
+}
+
+/* What @spinner decided, by the trace; asserts that its stats agree. */
+static struct totals get_totals(struct yield_trace *trace, struct actor *spinner)
+{
+	struct totals t = sum_up(trace, spinner);
+
+	pr_info("%lu exits, %lu tried to yield, %lu did\n",
+		t.decisions, t.attempted, t.yielded);
+	TEST_ASSERT_EQ(t.decisions,
+		       vcpu_get_stat(spinner->vcpu, pause_loop_exits));
+	TEST_ASSERT_EQ(t.attempted,
+		       vcpu_get_stat(spinner->vcpu, spin_yield_attempted));
+	TEST_ASSERT_EQ(t.yielded,
+		       vcpu_get_stat(spinner->vcpu, spin_yield_successful));
+	return t;
+}
+
+/*
+ * The vCPU that was preempted in kernel mode is the one to yield to, and none
+ * that is halted, or in userspace, or runs at CPL 3, or belongs to another VM.
+ */
+TEST_F_TIMEOUT(directed_yield, preempted_holder, 120)
+{
+	struct scene *s = &self->scene;
+	struct actor *halted, *userspace, *user, *holder, *spinner;
+	struct scene other = { .cpus = { s->cpus[0], -1 } };
+	struct yield_trace_event *e;
+	struct actor *stranger;
+	struct totals t;
+
+	halted = add(s, guest_halt);
+	userspace = add(s, guest_to_userspace);
+	user = add(s, guest_busy_user);
+	holder = add(s, guest_busy);
+	spinner = add(s, guest_spin);
+	make_user(user);
+
+	other.vm = vm_create(1);
+	stranger = add(&other, guest_busy);
+
+	start_and_wait(halted);
+	wait_until_blocked(halted, NULL);
+	start_and_wait(userspace);
+	start_and_wait(user);
+	start_and_wait(stranger);
+	start_and_wait(holder);
+
+	yield_trace_start(&s->trace, false);
+	start(spinner);
+	wait_for_yields(spinner, 5);
+	WRITE_ONCE(spinner->shared->leave, true);
+	join(spinner);
+	yield_trace_stop(&s->trace);
+
+	leave_all(s);
+	leave_all(&other);
+	kvm_vm_free(other.vm);
+
+	t = get_totals(&s->trace, spinner);
+	ASSERT_GE(t.yielded, 5);
+	for (e = s->trace.events; e < s->trace.end; e++) {
+		if (!is_spin(e, spinner) || e->target_id == -1)
+			continue;
+		ASSERT_EQ(e->target_id, holder->vcpu->id);
+		ASSERT_EQ(e->target_pid, holder->tid);
+	}
+}
+
+/* With nobody but a vCPU at CPL 3 to yield to, a spinner at CPL 0 does not. */
+TEST_F_TIMEOUT(directed_yield, not_to_user_mode, 120)
+{
+	struct scene *s = &self->scene;
+	struct actor *user, *spinner;
+	struct totals t;
+
+	user = add(s, guest_busy_user);
+	spinner = add(s, guest_spin_n);
+	make_user(user);
+
+	start_and_wait(user);
+	yield_trace_start(&s->trace, false);
+	start(spinner);
+	join(spinner);
+	yield_trace_stop(&s->trace);
+	leave_all(s);
+
+	t = get_totals(&s->trace, spinner);
+	ASSERT_GT(t.decisions, 0);
+	ASSERT_EQ(t.attempted, 0);
+}
+
+static u64 nr_preemptions(struct actor *a)
+{
+	char path[64], line[128];
+	u64 nr = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/status", a->tid);
+	f = fopen(path, "r");
+	TEST_ASSERT(f, "Failed to open %s", path);
+	while (fgets(line, sizeof(line), f))
+		sscanf(line, "nonvoluntary_ctxt_switches: %lu", &nr);
+	fclose(f);
+	return nr;
+}
+
+/* A vCPU that runs is not tried, unless something else preempted it. */
+TEST_F_TIMEOUT(directed_yield, not_to_running, 120)
+{
+	struct scene *s = &self->scene;
+	struct actor *running, *spinner;
+	struct yield_trace_event *e;
+	u64 nr, nr_tries = 0;
+	struct totals t;
+
+	if (s->cpus[1] < 0)
+		SKIP(return, "Needs 2 CPUs");
+
+	running = add(s, guest_busy);
+	spinner = add(s, guest_spin_n);
+	running->cpu = s->cpus[1];
+
+	pin_self_to_cpu(s->cpus[0]);
+	start_and_wait(running);
+	nr = nr_preemptions(running);
+	yield_trace_start(&s->trace, false);
+	start(spinner);
+	join(spinner);
+	yield_trace_stop(&s->trace);
+	nr = nr_preemptions(running) - nr;
+	leave_all(s);
+
+	t = get_totals(&s->trace, spinner);
+	ASSERT_GT(t.decisions, 0);
+	for (e = s->trace.events; e < s->trace.end; e++)
+		nr_tries += is_spin(e, spinner) && e->target_id != -1;
+	TH_LOG("%lu tries, %lu preemptions", nr_tries, nr);
+	ASSERT_TRUE(nr || !nr_tries);
+}
+
+/*
+ * A halted vCPU that was woken up waits for a CPU like one that was preempted.
+ * As SCHED_BATCH, it does not preempt the spinner at the wake-up.
+ */
+TEST_F_TIMEOUT(directed_yield, woken_up, 120)
+{
+	struct scene *s = &self->scene;
+	struct actor *halted, *spinner;
+	struct yield_trace_event *e;
+	struct totals t;
+
+	halted = add(s, guest_halt);
+	halted->policy = SCHED_BATCH;
+	spinner = add(s, guest_interrupt);
+
+	start_and_wait(halted);
+	wait_until_blocked(halted, NULL);
+	yield_trace_start(&s->trace, false);
+	start(spinner);
+	wait_for_yields(spinner, 5);
+	WRITE_ONCE(spinner->shared->leave, true);
+	join(spinner);
+	yield_trace_stop(&s->trace);
+	leave_all(s);
+
+	t = get_totals(&s->trace, spinner);
+	ASSERT_GE(t.yielded, 5);
+	for (e = s->trace.events; e < s->trace.end; e++) {
+		if (!is_spin(e, spinner) || e->target_id == -1)
+			continue;
+		ASSERT_EQ(e->target_pid, halted->tid);
+	}
+}
+
+/* Equal candidates take turns. */
+TEST_F_TIMEOUT(directed_yield, round_robin, 120)
+{
+	struct scene *s = &self->scene;
+	int i, expected = -1, nr[MAX_VCPUS] = {};
+	struct yield_trace_event *e;
+	struct actor *spinner;
+	struct totals t;
+
+	/* The spinner in the middle. */
+	for (i = 0; i < 5; i++)
+		add(s, i == 2 ? guest_spin : guest_busy);
+	spinner = &s->actors[2];
+	for (i = 0; i < 5; i++) {
+		if (i != 2)
+			start_and_wait(&s->actors[i]);
+	}
+
+	yield_trace_start(&s->trace, false);
+	start(spinner);
+	wait_for_yields(spinner, 16);
+	WRITE_ONCE(spinner->shared->leave, true);
+	join(spinner);
+	yield_trace_stop(&s->trace);
+	leave_all(s);
+
+	t = get_totals(&s->trace, spinner);
+	ASSERT_GE(t.yielded, 16);
+	for (e = s->trace.events; e < s->trace.end; e++) {
+		if (!is_spin(e, spinner) || e->target_id == -1)
+			continue;
+		/* All of them wait for the CPU that the spinner runs on. */
+		ASSERT_GT(e->result, 0);
+		if (expected != -1)
+			ASSERT_EQ(e->target_id, expected);
+		nr[e->target_id]++;
+		expected = (e->target_id + 1) % 5;
+		if (expected == 2)
+			expected = 3;
+	}
+	for (i = 0; i < 5; i++)
+		ASSERT_LE(abs(nr[i] - nr[i == 2 ? 0 : 4]), i == 2 ? nr[0] : 1);
+}
+
+/*
+ * A vCPU that was preempted while it handled its own exit on PAUSE is passed
+ * over once, and may be yielded to the next time if it did not run since.
+ */
+TEST_F_TIMEOUT(directed_yield, other_spinner, 120)
+{
+	struct scene *s = &self->scene;
+	int i, nr_passed_over = 0, nr_checked = 0;
+	struct yield_trace_event *e, *last[2] = {};
+	struct totals t[2];
+
+	add(s, guest_spin);
+	add(s, guest_spin);
+
+	yield_trace_start(&s->trace, true);
+	start_and_wait(&s->actors[0]);
+	start_and_wait(&s->actors[1]);
+	wait_for_yields(&s->actors[0], 20);
+	for (i = 0; i < 2; i++)
+		WRITE_ONCE(s->actors[i].shared->leave, true);
+	for (i = 0; i < 2; i++)
+		join(&s->actors[i]);
+	yield_trace_stop(&s->trace);
+
+	for (i = 0; i < 2; i++)
+		t[i] = get_totals(&s->trace, &s->actors[i]);
+	ASSERT_GE(t[0].yielded, 20);
+
+	for (e = s->trace.events; e < s->trace.end; e++) {
+		for (i = 0; i < 2; i++) {
+			struct actor *a = &s->actors[i];
+			struct actor *other = &s->actors[!i];
+
+			/* If the other one runs, all is open again. */
+			if (e->type == YIELD_TRACE_SWITCH &&
+			    e->next_pid == other->tid)
+				last[i] = NULL;
+			if (!is_spin(e, a))
+				continue;
+			if (last[i]) {
+				nr_checked++;
+				ASSERT_EQ(e->target_id, other->vcpu->id);
+			}
+			last[i] = NULL;
+			if (e->target_id == -1 && e->visited == 1) {
+				nr_passed_over++;
+				last[i] = e;
+			}
+		}
+	}
+	TH_LOG("%d times passed over, %d times followed by a try",
+	       nr_passed_over, nr_checked);
+	ASSERT_GT(nr_passed_over, 0);
+}
+
+/*
+ * Targets that are refused cost a bounded number of tries, and yet each of them
+ * has its turn.  A SCHED_FIFO task cannot yield to a SCHED_OTHER one.
+ */
+TEST_F_TIMEOUT(directed_yield, refused, 120)
+{
+	struct scene *s = &self->scene;
+	int i, nr_tries = 0, max_tries = 0, nr[MAX_VCPUS] = {};
+	const int nr_targets = 10;
+	struct yield_trace_event *e;
+	struct actor *spinner;
+	struct totals t;
+
+	for (i = 0; i < nr_targets; i++)
+		add(s, guest_busy);
+	spinner = add(s, guest_spin_n);
+	spinner->policy = SCHED_FIFO;
+
+	for (i = 0; i < nr_targets; i++)
+		start_and_wait(&s->actors[i]);
+	yield_trace_start(&s->trace, false);
+	start(spinner);
+	join(spinner);
+	yield_trace_stop(&s->trace);
+	leave_all(s);
+
+	t = get_totals(&s->trace, spinner);
+	ASSERT_GT(t.decisions, nr_targets);
+	ASSERT_EQ(t.yielded, 0);
+	for (e = s->trace.events; e < s->trace.end; e++) {
+		if (!is_spin(e, spinner))
+			continue;
+		if (e->target_id == -1) {
+			max_tries = max(max_tries, nr_tries);
+			nr_tries = 0;
+			continue;
+		}
+		ASSERT_EQ(e->result, 0);
+		nr[e->target_id]++;
+		nr_tries++;
+	}
+	TH_LOG("at most %d tries in a decision", max_tries);
+	ASSERT_LE(max_tries, 3);
+	for (i = 0; i < nr_targets; i++)
+		ASSERT_GT(nr[i], 0);
+}
+
+/* A vCPU that was kicked and waits for a CPU comes before all others. */
+TEST_F_TIMEOUT(directed_yield, kicked_first, 120)
+{
+	struct scene *s = &self->scene;
+	bool asleep = false, waits = false, waited = false;
+	struct actor *kicked, *kicker, *spinner;
+	struct yield_trace_event *e;
+	int i, nr_first = 0;
+	struct totals t;
+
+	if (s->cpus[1] < 0)
+		SKIP(return, "Needs 2 CPUs");
+
+	/* All but the spinner are nice, so that it runs while they wait. */
+	kicked = add(s, guest_halt);
+	kicked->policy = SCHED_BATCH;
+	kicked->nice = 19;
+	for (i = 0; i < 3; i++)
+		add(s, guest_busy)->nice = 19;
+	spinner = add(s, guest_want_kick);
+	/* Alone on its CPU, so that the kick itself does not yield. */
+	kicker = add(s, guest_kick);
+	kicker->cpu = s->cpus[1];
+
+	pin_self_to_cpu(s->cpus[0]);
+	start_and_wait(kicked);
+	for (i = 1; i <= 3; i++)
+		start_and_wait(&s->actors[i]);
+
+	yield_trace_start(&s->trace, true);
+	start_and_wait(kicker);
+	start_and_wait(spinner);
+	wait_for_yields(spinner, 30);
+	WRITE_ONCE(kicker->shared->leave, true);
+	WRITE_ONCE(spinner->shared->leave, true);
+	join(spinner);
+	yield_trace_stop(&s->trace);
+	leave_all(s);
+
+	t = get_totals(&s->trace, spinner);
+	for (e = s->trace.events; e < s->trace.end; e++) {
+		if (e->type == YIELD_TRACE_SWITCH) {
+			if (e->next_pid == kicked->tid) {
+				asleep = false;
+				waits = false;
+			}
+			if (e->pid == kicked->tid)
+				asleep = e->sleeps;
+			/* The last time before it comes back with a result. */
+			if (e->pid == spinner->tid)
+				waited = waits;
+			continue;
+		}
+		if (e->pid == kicker->tid && !strcmp(e->reason, "kick"))
+			waits = asleep;
+		if (is_spin(e, spinner) && e->result > 0 && waited) {
+			ASSERT_EQ(e->target_id, kicked->vcpu->id);
+			nr_first++;
+			waited = false;
+		}
+	}
+	TH_LOG("%d of %lu yields to a kicked vCPU", nr_first, t.yielded);
+	ASSERT_GT(nr_first, 0);
+}
+
+/* What the hypercall finds, and that its stats count that. */
+TEST_F_TIMEOUT(directed_yield, sched_yield, 120)
+{
+	struct scene *s = &self->scene;
+	struct { int target, yields; unsigned int visited; } expected[] = {
+		{ 0, true, 1 }, { -1, false, 1 }, { -1, false, 0 },
+		{ -1, false, 0 }, { -1, false, 0 },
+	};
+	struct actor *preempted, *halted, *yielder;
+	struct yield_trace_event *e;
+	int n = 0;
+
+	preempted = add(s, guest_busy);
+	halted = add(s, guest_halt);
+	yielder = add(s, guest_sched_yield);
+
+	start_and_wait(halted);
+	wait_until_blocked(halted, NULL);
+	start_and_wait(preempted);
+	yield_trace_start(&s->trace, false);
+	start(yielder);
+	join(yielder);
+	yield_trace_stop(&s->trace);
+	leave_all(s);
+
+	for (e = s->trace.events; e < s->trace.end; e++) {
+		if (e->pid != yielder->tid)
+			continue;
+		ASSERT_LT(n, ARRAY_SIZE(expected));
+		ASSERT_STREQ(e->reason, "sched_yield");
+		ASSERT_EQ(e->target_id, expected[n].target);
+		ASSERT_EQ(e->result > 0, expected[n].yields);
+		ASSERT_EQ(e->visited, expected[n].visited);
+		n++;
+	}
+	ASSERT_EQ(n, ARRAY_SIZE(expected));
+	ASSERT_EQ(vcpu_get_stat(yielder->vcpu, directed_yield_attempted), n);
+	ASSERT_EQ(vcpu_get_stat(yielder->vcpu, directed_yield_successful), 1);
+}
+
+/* What a decision costs depends on how many vCPUs wait, not on how many exist. */
+TEST_F_TIMEOUT(directed_yield, visits_only_waiting, 120)
+{
+	struct scene *s = &self->scene;
+	struct actor *user[2], *spinner;
+	struct yield_trace_event *e;
+	struct totals t;
+	int i;
+
+	kvm_vm_free(s->vm);
+	s->vm = vm_create(NR_IDLE_VCPUS + 3);
+	user[0] = add(s, guest_busy_user);
+	spinner = add(s, guest_spin_n);
+	for (i = 2; i < NR_IDLE_VCPUS; i++)
+		__vm_vcpu_add(s->vm, i);
+	/* The last one: MAX_VCPUS bounds the guest's, not KVM's indices. */
+	user[1] = &s->actors[2];
+	user[1]->vcpu = vm_vcpu_add(s->vm, NR_IDLE_VCPUS, guest_busy_user);
+	user[1]->shared = addr_gva2hva(s->vm, (gva_t)&shared[2]);
+	user[1]->cpu = s->cpus[0];
+	vcpu_args_set(user[1]->vcpu, 1, 2ul);
+	s->nr_actors = 3;
+	make_user(user[0]);
+	make_user(user[1]);
+
+	start_and_wait(user[0]);
+	start_and_wait(user[1]);
+	yield_trace_start(&s->trace, false);
+	start(spinner);
+	join(spinner);
+	yield_trace_stop(&s->trace);
+	leave_all(s);
+
+	t = get_totals(&s->trace, spinner);
+	ASSERT_GT(t.decisions, 0);
+	ASSERT_EQ(t.attempted, 0);
+	for (e = s->trace.events; e < s->trace.end; e++) {
+		if (is_spin(e, spinner))
+			ASSERT_EQ(e->visited, 2);
+	}
+}
+
+int main(int argc, char *argv[])
+{
+	TEST_REQUIRE(kvm_has_cap(KVM_CAP_BINARY_STATS_FD));
+
+	return test_harness_run(argc, argv);
+}
