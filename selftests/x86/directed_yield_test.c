@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 
 #include "apic.h"
+#include "hyperv.h"
 #include "kvm_test_harness.h"
 #include "overcommit.h"
 #include "processor.h"
@@ -33,6 +34,11 @@
 
 /* PAUSEs that any filter sees as a loop, see pause_loop_exits_test.c. */
 #define SPINS		6000
+
+#define NR_HYPERCALLS	5
+#define XEN_HYPERCALL_MSR 0x40000200
+#define XEN_SCHED_OP	29
+#define XEN_SCHEDOP_YIELD 0
 
 /* Shared by host and guest; in each guest's memory.  By vCPU. */
 static struct shared {
@@ -172,6 +178,33 @@ static void guest_sched_yield(u32 vcpu)
 	kvm_hypercall(KVM_HC_SCHED_YIELD, vcpu, 0, 0, 0);	/* self */
 	kvm_hypercall(KVM_HC_SCHED_YIELD, 200, 0, 0, 0);	/* absent */
 	kvm_hypercall(KVM_HC_SCHED_YIELD, -1ul, 0, 0, 0);	/* absurd */
+	GUEST_DONE();
+}
+
+/* What guests of other hypervisors do instead of PAUSE, or after many of them. */
+
+static void guest_hyperv_spin_wait(u32 vcpu)
+{
+	int i;
+
+	wrmsr(HV_X64_MSR_GUEST_OS_ID, HYPERV_LINUX_OS_ID);
+	for (i = 0; i < NR_HYPERCALLS; i++)
+		hyperv_hypercall(HVCALL_NOTIFY_LONG_SPIN_WAIT |
+				 HV_HYPERCALL_FAST_BIT, SPINS, 0);
+	GUEST_DONE();
+}
+
+static void guest_xen_yield(u32 vcpu)
+{
+	u64 ret;
+	int i;
+
+	for (i = 0; i < NR_HYPERCALLS; i++) {
+		asm volatile("vmcall" : "=a"(ret)
+			     : "a"(XEN_SCHED_OP), "D"(XEN_SCHEDOP_YIELD)
+			     : "rsi", "memory");
+		GUEST_ASSERT_EQ(ret, 0);
+	}
 	GUEST_DONE();
 }
 
@@ -879,6 +912,64 @@ TEST_F_TIMEOUT(directed_yield, sched_yield, 120)
 	ASSERT_EQ(n, ARRAY_SIZE(expected));
 	ASSERT_EQ(vcpu_get_stat(yielder->vcpu, directed_yield_attempted), n);
 	ASSERT_EQ(vcpu_get_stat(yielder->vcpu, directed_yield_successful), 1);
+}
+
+/* Yields that a guest asks for without PAUSE are decided in the same way. */
+static void check_hypercall(struct scene *s, struct actor *holder,
+			    struct actor *spinner)
+{
+	struct yield_trace_event *e;
+	struct totals t;
+
+	start_and_wait(holder);
+	yield_trace_start(&s->trace, false);
+	start(spinner);
+	join(spinner);
+	yield_trace_stop(&s->trace);
+	leave_all(s);
+
+	t = sum_up(&s->trace, spinner);
+	TEST_ASSERT_EQ(t.decisions, NR_HYPERCALLS);
+	TEST_ASSERT_EQ(t.yielded, NR_HYPERCALLS);
+	TEST_ASSERT_EQ(vcpu_get_stat(spinner->vcpu, spin_yield_successful),
+		       NR_HYPERCALLS);
+	TEST_ASSERT_EQ(vcpu_get_stat(spinner->vcpu, pause_loop_exits), 0);
+	for (e = s->trace.events; e < s->trace.end; e++) {
+		if (is_spin(e, spinner) && e->target_id != -1)
+			TEST_ASSERT_EQ(e->target_pid, holder->tid);
+	}
+}
+
+TEST_F_TIMEOUT(directed_yield, hyperv_spin_wait, 120)
+{
+	struct scene *s = &self->scene;
+	struct actor *holder, *spinner;
+
+	if (!kvm_has_cap(KVM_CAP_HYPERV_CPUID))
+		SKIP(return, "KVM does not emulate Hyper-V");
+
+	holder = add(s, guest_busy);
+	spinner = add(s, guest_hyperv_spin_wait);
+	vcpu_set_hv_cpuid(spinner->vcpu);
+	check_hypercall(s, holder, spinner);
+}
+
+TEST_F_TIMEOUT(directed_yield, xen_yield, 120)
+{
+	struct kvm_xen_hvm_config config = {
+		.flags = KVM_XEN_HVM_CONFIG_INTERCEPT_HCALL,
+		.msr = XEN_HYPERCALL_MSR,
+	};
+	struct scene *s = &self->scene;
+	struct actor *holder, *spinner;
+
+	if (!(kvm_check_cap(KVM_CAP_XEN_HVM) & KVM_XEN_HVM_CONFIG_INTERCEPT_HCALL))
+		SKIP(return, "KVM does not handle Xen hypercalls");
+
+	vm_ioctl(s->vm, KVM_XEN_HVM_CONFIG, &config);
+	holder = add(s, guest_busy);
+	spinner = add(s, guest_xen_yield);
+	check_hypercall(s, holder, spinner);
 }
 
 /* What a decision costs depends on how many vCPUs wait, not on how many exist. */
