@@ -12,6 +12,7 @@ help:		## this text
 ##  KDIR=dir     a kernel git tree (7.3 or newer) to use instead of Debian's source; stays untouched
 ##  BED=svm|vmx  the emulated host: QEMU with SVM (or on /dev/kvm, if there is one), or Bochs with VMX (default: svm)
 ##  TESTS="..."  which KVM selftests to run (default: those the series adds)
+##  KERNEL=debug|kcsan  kselftest on a series kernel with KASAN, lockdep and the like, or with KCSAN
 ##  HOST=1       kselftest on this machine instead of an emulated host
 ##  PART=a|b|c   of make mbox: one posting
 ##  JOBS=n       parallel compile jobs (default: the number of CPUs)
@@ -44,6 +45,9 @@ vm: kernel	## a shell in an emulated host that runs the series kernel
 
 # On this machine no kernel has to be built.
 kselftest: selftests $(if $(HOST),,kernel)	## run KVM selftests, in an emulated host or on this machine
+ifdef KERNEL
+	@$S/kernel series host $(KERNEL) >/dev/null
+endif
 	@$S/kselftest
 
 check: kernel	## static checks of the series, no host is booted

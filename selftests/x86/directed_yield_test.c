@@ -36,6 +36,10 @@
 #define SPINS		6000
 
 #define NR_HYPERCALLS	5
+
+/* Of a contended lock, by each vCPU. */
+#define NR_ROUNDS	30
+
 #define XEN_HYPERCALL_MSR 0x40000200
 #define XEN_SCHED_OP	29
 #define XEN_SCHEDOP_YIELD 0
@@ -48,6 +52,11 @@ static struct shared {
 } __aligned(64) shared[MAX_VCPUS];
 
 static bool kick_wanted;
+
+/* What vCPUs contend for, and how often they got it. */
+static struct guest_lock lock;
+static u32 nr_contenders;
+static u32 nr_acquired;
 
 /* Roles of vCPUs in the guest. */
 
@@ -152,6 +161,25 @@ static void guest_want_kick(u32 vcpu)
 	GUEST_DONE();
 }
 
+static void guest_contend(u32 vcpu)
+{
+	int i;
+
+	sti();
+	/* vCPU 0 has the lock at first.  As it is fair, all stay in the queue. */
+	if (!vcpu) {
+		while (READ_ONCE(lock.next) < nr_contenders)
+			barrier();
+		guest_lock_release(&lock);
+	}
+	for (i = 0; i < NR_ROUNDS; i++) {
+		guest_lock_acquire(&lock, vcpu, true);
+		nr_acquired++;
+		guest_lock_release(&lock);
+	}
+	GUEST_DONE();
+}
+
 /* Wake vCPU 0 up, spin until it ran, and again. */
 static void guest_interrupt(u32 vcpu)
 {
@@ -218,6 +246,7 @@ struct actor {
 	int cpu;
 	int policy;
 	int nice;
+	bool pinned;		/* to cpu */
 	bool user;
 	bool started;
 };
@@ -245,7 +274,8 @@ static void *run_actor(void *arg)
 	struct ucall uc;
 
 	interrupted_run = a->vcpu->run;
-	pin_self_to_cpu(a->cpu);
+	if (a->pinned)
+		pin_self_to_cpu(a->cpu);
 	TEST_ASSERT(!sched_setscheduler(0, a->policy, &param),
 		    "Failed to set scheduling policy %d", a->policy);
 	TEST_ASSERT(!setpriority(PRIO_PROCESS, kvm_gettid(), a->nice),
@@ -340,6 +370,7 @@ static struct actor *add(struct scene *s, void *role)
 	a->shared = addr_gva2hva(s->vm, (gva_t)&shared[s->nr_actors]);
 	a->first = &s->actors[0];
 	a->cpu = s->cpus[0];
+	a->pinned = true;
 	vcpu_args_set(a->vcpu, 1, (u64)s->nr_actors);
 	s->nr_actors++;
 	return a;
@@ -914,6 +945,82 @@ TEST_F_TIMEOUT(directed_yield, sched_yield, 120)
 	ASSERT_EQ(vcpu_get_stat(yielder->vcpu, directed_yield_successful), 1);
 }
 
+static void contend(int cpus[2], int nr_vcpus, bool pinned, bool nice)
+{
+	struct scene *s = calloc(1, sizeof(*s));
+	struct totals t, sum = {};
+	struct yield_trace_event *e;
+	int i, j, nr_cpus;
+	struct actor *a;
+
+	TEST_ASSERT(s, "Out of memory");
+	nr_cpus = cpus[1] < 0 ? 1 : 2;
+	s->cpus[0] = cpus[0];
+	s->cpus[1] = cpus[1];
+	s->vm = vm_create(nr_vcpus);
+	for (i = 0; i < nr_vcpus; i++) {
+		a = add(s, guest_contend);
+		a->cpu = cpus[i % nr_cpus];
+		a->pinned = pinned;
+		a->nice = nice && i % 2 ? 10 : 0;
+	}
+
+	lock = (struct guest_lock) { .next = 1, .owner = 0 };
+	sync_global_to_guest(s->vm, lock);
+	nr_contenders = nr_vcpus;
+	sync_global_to_guest(s->vm, nr_contenders);
+	nr_acquired = 0;
+	sync_global_to_guest(s->vm, nr_acquired);
+
+	yield_trace_start(&s->trace, false);
+	for (i = 0; i < nr_vcpus; i++)
+		start(&s->actors[i]);
+	for (i = 0; i < nr_vcpus; i++)
+		join(&s->actors[i]);
+	yield_trace_stop(&s->trace);
+
+	sync_global_from_guest(s->vm, nr_acquired);
+	TEST_ASSERT_EQ(nr_acquired, nr_vcpus * NR_ROUNDS);
+
+	for (i = 0; i < nr_vcpus; i++) {
+		a = &s->actors[i];
+		t = get_totals(&s->trace, a);
+		sum.decisions += t.decisions;
+		sum.yielded += t.yielded;
+
+		/* Whomever it tried belongs to this VM. */
+		for (e = s->trace.events; e < s->trace.end; e++) {
+			if (!is_spin(e, a) || e->target_id == -1)
+				continue;
+			TEST_ASSERT(e->target_id < nr_vcpus,
+				    "No vCPU %d", e->target_id);
+			j = e->target_id;
+			TEST_ASSERT_EQ(e->target_pid, s->actors[j].tid);
+		}
+	}
+	pr_info("%d vCPUs on %d CPUs%s%s: %lu exits, %lu yields\n", nr_vcpus,
+		nr_cpus, pinned ? ", pinned" : "", nice ? ", half of them nice" : "",
+		sum.decisions, sum.yielded);
+	if (nr_vcpus > nr_cpus && pinned)
+		TEST_ASSERT(sum.yielded, "No yields in an overcommitted guest");
+
+	yield_trace_free(&s->trace);
+	kvm_vm_free(s->vm);
+	free(s);
+}
+
+/* Any ratio of vCPUs to CPUs, pinned and not, of equal weight and not. */
+TEST_F_TIMEOUT(directed_yield, overcommit, 300)
+{
+	int *cpus = self->scene.cpus, ratio, how;
+
+	for (ratio = 1; ratio <= 4; ratio++) {
+		for (how = 0; how < 4; how++)
+			contend(cpus, ratio * (cpus[1] < 0 ? 1 : 2), how & 1,
+				how & 2);
+	}
+}
+
 /* Yields that a guest asks for without PAUSE are decided in the same way. */
 static void check_hypercall(struct scene *s, struct actor *holder,
 			    struct actor *spinner)
@@ -992,6 +1099,7 @@ TEST_F_TIMEOUT(directed_yield, visits_only_waiting, 120)
 	user[1]->vcpu = vm_vcpu_add(s->vm, NR_IDLE_VCPUS, guest_busy_user);
 	user[1]->shared = addr_gva2hva(s->vm, (gva_t)&shared[2]);
 	user[1]->cpu = s->cpus[0];
+	user[1]->pinned = true;
 	vcpu_args_set(user[1]->vcpu, 1, 2ul);
 	s->nr_actors = 3;
 	make_user(user[0]);
