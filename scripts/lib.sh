@@ -57,3 +57,29 @@ kernel_tree() {
 	*) die "no such kernel: '$1' (base or series)" ;;
 	esac
 }
+
+# private_apt "SUITE...": an apt configuration below build/apt/, so that the system's own sources and lists stay as they
+# are.  Its options are in apt_opt.  The mirror is the one that this machine's apt already uses (DEBIAN_MIRROR= overrides it).
+private_apt() {
+	local apt=$build/apt keyring=/usr/share/keyrings/debian-archive-keyring.gpg mirror s
+	tools apt-get apt-cache dpkg-deb
+	[ -e $keyring ] || die "no $keyring: install debian-archive-keyring, or use KDIR= with a kernel git tree."
+	mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' |
+		grep -E '/debian/?$' | sort | uniq -c | sort -rn | awk 'NR == 1 { print $2 }' || true)}
+	[ -n "$mirror" ] || die "this machine's apt names no Debian mirror: set DEBIAN_MIRROR=http://.../debian, or use KDIR=."
+
+	rm -rf "$apt"
+	mkdir -p "$apt/lists/partial" "$apt/archives/partial"
+	for s in $1; do echo "deb [signed-by=$keyring] $mirror $s main"; done > "$apt/sources.list"
+	apt_opt=(-o "Dir::State::lists=$apt/lists" -o "Dir::Cache=$apt" -o "Dir::Etc::sourcelist=$apt/sources.list"
+		 -o Dir::Etc::sourceparts=- -o APT::Get::AllowUnauthenticated=false -o Acquire::AllowInsecureRepositories=false
+		 -o Acquire::Languages=none -o Acquire::Retries=2 -o APT::Sandbox::User=root)
+
+	# Fresh lists and --error-on=any: apt alone would shrug off a bad signature when it has older lists.
+	if ! apt-get "${apt_opt[@]}" update --error-on=any -q >"$apt/log" 2>&1; then
+		if grep -qiE 'signature|NO_PUBKEY|not signed|EXPKEYSIG' "$apt/log"; then
+			die "the archive's signature does not verify: $(grep -iE -m1 'signature|NO_PUBKEY|not signed|EXPKEYSIG' "$apt/log")"
+		fi
+		die "cannot reach the Debian mirror ($(grep -m1 -E '^(Err|E:|W:)' "$apt/log" || echo no reason given)). Check the network, or use KDIR=."
+	fi
+}

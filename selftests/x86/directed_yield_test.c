@@ -26,14 +26,14 @@
 #define NR_IDLE_VCPUS	300
 #define WAKE_VECTOR	0xf0
 
+/* PAUSEs that any filter sees as a loop, see pause_loop_exits_test.c. */
+#define SPINS		6000
+
 /*
  * A test that waits for something to happen N times gives up after this many
  * exits on PAUSE; whatever it is about has happened by then, or never will.
  */
-#define MAX_EXITS	5000
-
-/* PAUSEs that any filter sees as a loop, see pause_loop_exits_test.c. */
-#define SPINS		6000
+#define MAX_EXITS	(20 * SPINS)
 
 #define NR_HYPERCALLS	5
 
@@ -180,15 +180,21 @@ static void guest_contend(u32 vcpu)
 	GUEST_DONE();
 }
 
-/* Wake vCPU 0 up, spin until it ran, and again. */
+/*
+ * Spin while vCPU 0 is halted, so that KVM notices that it does not wait; then
+ * wake it up, spin until it ran, and again.
+ */
 static void guest_interrupt(u32 vcpu)
 {
 	u32 wakes;
+	int i;
 
 	x2apic_enable();
 	sti();
 	WRITE_ONCE(shared[vcpu].in, true);
 	while (!READ_ONCE(shared[vcpu].leave)) {
+		for (i = 0; i < SPINS; i++)
+			cpu_relax();
 		wakes = READ_ONCE(shared[0].wakes);
 		x2apic_write_reg(APIC_ICR, APIC_DEST_PHYSICAL | APIC_DM_FIXED |
 					   WAKE_VECTOR);
