@@ -58,15 +58,16 @@ kernel_tree() {
 	esac
 }
 
-# private_apt "SUITE...": an apt configuration below build/apt/, so that the system's own sources and lists stay as they
-# are.  Its options are in apt_opt.  The mirror is the one that this machine's apt already uses (DEBIAN_MIRROR= overrides it).
+# private_apt "SUITE..." [ELSE]: an apt configuration below build/apt/, so that the system's own sources and lists stay as
+# they are.  Its options are in apt_opt.  The mirror is the one that this machine's apt already uses (DEBIAN_MIRROR= overrides
+# it).  Errors say that the user may do ELSE instead.
 private_apt() {
 	local apt=$build/apt keyring=/usr/share/keyrings/debian-archive-keyring.gpg mirror s
 	tools apt-get apt-cache dpkg-deb
-	[ -e $keyring ] || die "no $keyring: install debian-archive-keyring, or use KDIR= with a kernel git tree."
+	[ -e $keyring ] || die "no $keyring: install debian-archive-keyring, or ${2:-use KDIR= with a kernel git tree}."
 	mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' |
 		grep -E '/debian/?$' | sort | uniq -c | sort -rn | awk 'NR == 1 { print $2 }' || true)}
-	[ -n "$mirror" ] || die "this machine's apt names no Debian mirror: set DEBIAN_MIRROR=http://.../debian, or use KDIR=."
+	[ -n "$mirror" ] || die "this machine's apt names no Debian mirror: set DEBIAN_MIRROR=http://.../debian, or ${2:-use KDIR=}."
 
 	rm -rf "$apt"
 	mkdir -p "$apt/lists/partial" "$apt/archives/partial"
@@ -80,6 +81,6 @@ private_apt() {
 		if grep -qiE 'signature|NO_PUBKEY|not signed|EXPKEYSIG' "$apt/log"; then
 			die "the archive's signature does not verify: $(grep -iE -m1 'signature|NO_PUBKEY|not signed|EXPKEYSIG' "$apt/log")"
 		fi
-		die "cannot reach the Debian mirror ($(grep -m1 -E '^(Err|E:|W:)' "$apt/log" || echo no reason given)). Check the network, or use KDIR=."
+		die "cannot reach the Debian mirror ($(grep -m1 -E '^(Err|E:|W:)' "$apt/log" || echo no reason given)). Check the network, or ${2:-use KDIR=}."
 	fi
 }

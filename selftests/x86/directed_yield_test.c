@@ -33,7 +33,7 @@
  * A test that waits for something to happen N times gives up after this many
  * exits on PAUSE; whatever it is about has happened by then, or never will.
  */
-#define MAX_EXITS	(20 * SPINS)
+#define MAX_EXITS	5000
 
 #define NR_HYPERCALLS	5
 
@@ -478,12 +478,17 @@ static void leave_all(struct scene *s)
 	}
 }
 
-/* Until @spinner yielded @nr times, or it is clear that it won't. */
-static void wait_for_yields(struct actor *spinner, u64 nr)
+/* Until @spinner yielded @nr times, or has had @max_exits and won't. */
+static void __wait_for_yields(struct actor *spinner, u64 nr, u64 max_exits)
 {
 	while (vcpu_get_stat(spinner->vcpu, spin_yield_successful) < nr &&
-	       vcpu_get_stat(spinner->vcpu, pause_loop_exits) < MAX_EXITS)
+	       vcpu_get_stat(spinner->vcpu, pause_loop_exits) < max_exits)
 		sched_yield();
+}
+
+static void wait_for_yields(struct actor *spinner, u64 nr)
+{
+	__wait_for_yields(spinner, nr, MAX_EXITS);
 }
 
 static bool is_spin(struct yield_trace_event *e, struct actor *a)
@@ -682,7 +687,8 @@ TEST_F_TIMEOUT(directed_yield, woken_up, 120)
 	wait_until_blocked(halted, NULL);
 	yield_trace_start(&s->trace, false);
 	start(spinner);
-	wait_for_yields(spinner, 5);
+	/* It also spins while there is nobody to yield to. */
+	__wait_for_yields(spinner, 5, 20 * SPINS);
 	WRITE_ONCE(spinner->shared->leave, true);
 	join(spinner);
 	yield_trace_stop(&s->trace);
