@@ -53,8 +53,9 @@ endif
 check: kernel	## static checks of the series, no host is booted
 	@$S/check
 
-bench: demo	## deterministic figures, base against series, into results/
-	@cp build/demo.txt results/demo.txt
+bench: demo	## deterministic figures, base against series, into results/ (demo, cost of an exit)
+	@$S/bench-cost
+	@cp build/demo.txt build/cost.txt build/cost.csv results/
 
 series:		## export the git tree to patches/ and selftests/
 	@$S/series
