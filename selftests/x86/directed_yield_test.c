@@ -1006,8 +1006,12 @@ static void contend(int cpus[2], int nr_vcpus, bool pinned, bool nice)
 				continue;
 			TEST_ASSERT(e->target_id < nr_vcpus,
 				    "No vCPU %d", e->target_id);
+			/* No task: it is about to be run the first time. */
 			j = e->target_id;
-			TEST_ASSERT_EQ(e->target_pid, s->actors[j].tid);
+			if (e->target_pid)
+				TEST_ASSERT_EQ(e->target_pid, s->actors[j].tid);
+			else
+				TEST_ASSERT_EQ(e->result, 0);
 		}
 	}
 	pr_info("%d vCPUs on %d CPUs%s%s: %lu exits, %lu yields\n", nr_vcpus,
