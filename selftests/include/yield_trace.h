@@ -10,16 +10,18 @@
 enum yield_trace_type {
 	YIELD_TRACE_YIELD,	/* kvm:kvm_directed_yield */
 	YIELD_TRACE_SWITCH,	/* sched:sched_switch */
+	YIELD_TRACE_WAKEUP,	/* sched:sched_wakeup */
+	YIELD_TRACE_EXIT,	/* kvm:kvm_exit */
+	NR_YIELD_TRACE_TYPES,
 };
 
 struct yield_trace_event {
 	enum yield_trace_type type;
-	/* The task that yields, or is switched away from. */
+	/* The task that yields, is switched away from, wakes another up, exits. */
 	pid_t pid;
 
-	/* Of YIELD_TRACE_SWITCH: whom to, and does the other sleep now? */
+	/* Of YIELD_TRACE_SWITCH and YIELD_TRACE_WAKEUP: whom to, and whom. */
 	pid_t next_pid;
-	bool sleeps;
 
 	/* Of YIELD_TRACE_YIELD, see Documentation/virt/kvm/directed-yield.rst */
 	int vcpu_id;
@@ -37,7 +39,7 @@ struct yield_trace {
 };
 
 const char *yield_trace_unavailable(void);
-void yield_trace_start(struct yield_trace *trace, bool switches);
+void yield_trace_start(struct yield_trace *trace, unsigned int also);
 void yield_trace_stop(struct yield_trace *trace);
 void yield_trace_free(struct yield_trace *trace);
 

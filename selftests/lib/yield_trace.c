@@ -11,8 +11,17 @@
 #include "yield_trace.h"
 
 #define TRACEFS		"/sys/kernel/tracing"
-#define YIELD_EVENT	"events/kvm/kvm_directed_yield"
-#define SWITCH_EVENT	"events/sched/sched_switch"
+
+static const struct {
+	const char *system;
+	const char *name;
+	const char *next_pid;	/* what precedes it in the event's text */
+} trace_events[NR_YIELD_TRACE_TYPES] = {
+	[YIELD_TRACE_YIELD]	= { "kvm", "kvm_directed_yield" },
+	[YIELD_TRACE_SWITCH]	= { "sched", "sched_switch", " next_pid=" },
+	[YIELD_TRACE_WAKEUP]	= { "sched", "sched_wakeup", " pid=" },
+	[YIELD_TRACE_EXIT]	= { "kvm", "kvm_exit" },
+};
 
 /* KiB per CPU: an event takes less than 100 bytes. */
 #define BUFFER_SIZE	"8192"
@@ -42,11 +51,14 @@ const char *yield_trace_unavailable(void)
 }
 
 /*
- * Record yields, and with @switches context switches, of all tasks, in a trace
- * instance of this test's own.
+ * Record yields of all tasks, and the types of events in @also, a mask with
+ * BIT(YIELD_TRACE_SWITCH) and so on, in a trace instance of this test's own.
  */
-void yield_trace_start(struct yield_trace *trace, bool switches)
+void yield_trace_start(struct yield_trace *trace, unsigned int also)
 {
+	char file[64];
+	int i;
+
 	memset(trace, 0, sizeof(*trace));
 	snprintf(trace->path, sizeof(trace->path), TRACEFS "/instances/kvm-%d",
 		 getpid());
@@ -54,9 +66,15 @@ void yield_trace_start(struct yield_trace *trace, bool switches)
 		    trace->path);
 
 	trace_write(trace, "buffer_size_kb", BUFFER_SIZE);
-	trace_write(trace, YIELD_EVENT "/enable", "1");
-	if (switches)
-		trace_write(trace, SWITCH_EVENT "/enable", "1");
+	/* The order of events on different CPUs is that of this clock. */
+	trace_write(trace, "trace_clock", "counter");
+	for (i = 0; i < NR_YIELD_TRACE_TYPES; i++) {
+		if (i != YIELD_TRACE_YIELD && !(also & BIT(i)))
+			continue;
+		snprintf(file, sizeof(file), "events/%s/%s/enable",
+			 trace_events[i].system, trace_events[i].name);
+		trace_write(trace, file, "1");
+	}
 }
 
 /* The PID in "            comm-1234    [001] d..2.  12.345678: event: ..." */
@@ -72,36 +90,46 @@ static pid_t parse_pid(const char *line)
 	return atoi(p);
 }
 
+static void parse_yield(const char *line, const char *p,
+			struct yield_trace_event *e)
+{
+	int n = sscanf(p, " vcpu_id %d target_id %d target_pid %d",
+		       &e->vcpu_id, &e->target_id, &e->target_pid);
+
+	p = strstr(p, " reason ");
+	if (p)
+		n += sscanf(p, " reason %15s result %d visited %u",
+			    e->reason, &e->result, &e->visited);
+	TEST_ASSERT(n == 6, "Unknown format of event: %s", line);
+}
+
 static bool parse_event(const char *line, struct yield_trace_event *e)
 {
-	const char *p;
+	const char *p, *next_pid;
+	char name[64];
+	int i;
 
 	memset(e, 0, sizeof(*e));
-	p = strstr(line, ": kvm_directed_yield: ");
-	if (p) {
-		int n = sscanf(p, ": kvm_directed_yield: vcpu_id %d target_id %d target_pid %d",
-			       &e->vcpu_id, &e->target_id, &e->target_pid);
+	for (i = 0; i < NR_YIELD_TRACE_TYPES; i++) {
+		snprintf(name, sizeof(name), ": %s:", trace_events[i].name);
+		p = strstr(line, name);
+		if (!p)
+			continue;
 
-		p = strstr(p, " reason ");
-		if (p)
-			n += sscanf(p, " reason %15s result %d visited %u",
-				    e->reason, &e->result, &e->visited);
-		TEST_ASSERT(n == 6, "Unknown format of event: %s", line);
-		e->type = YIELD_TRACE_YIELD;
+		p += strlen(name);
+		e->type = i;
 		e->pid = parse_pid(line);
+		if (i == YIELD_TRACE_YIELD)
+			parse_yield(line, p, e);
+
+		next_pid = trace_events[i].next_pid;
+		if (next_pid) {
+			p = strstr(p, next_pid);
+			TEST_ASSERT(p, "Unknown format of event: %s", line);
+			e->next_pid = atoi(p + strlen(next_pid));
+		}
 		return true;
 	}
-
-	if (strstr(line, ": sched_switch: ")) {
-		p = strstr(line, " next_pid=");
-		TEST_ASSERT(p, "Unknown format of event: %s", line);
-		e->type = YIELD_TRACE_SWITCH;
-		e->pid = parse_pid(line);
-		e->next_pid = atoi(p + strlen(" next_pid="));
-		e->sleeps = strstr(line, " prev_state=S ");
-		return true;
-	}
-
 	return false;
 }
 

@@ -64,7 +64,11 @@ static void guest_code(u32 vcpu)
 				cpu_relax();
 			break;
 		case HALT:
-			safe_halt();
+			/* At rest, nobody else would wake it up. */
+			cli();
+			if (!READ_ONCE(guest_at_rest))
+				safe_halt();
+			sti();
 			break;
 		case KICK:
 			kvm_hypercall(KVM_HC_KICK_CPU, 0, dest, 0, 0);
@@ -239,8 +243,9 @@ static void interrupt_vcpu(struct kvm_vcpu *vcpu)
 }
 
 /*
- * Nothing of @cvm runs or waits.  The first walk may find vCPUs that waited
- * since the last one, the next must not find any.
+ * Nothing of @cvm runs or waits, but a wake-up that came late may have left a
+ * vCPU ->ready, until it is run the next time.  After that, the first walk may
+ * still find vCPUs that waited since the last one, the next must not find any.
  */
 static void check_at_rest(struct churn_vm *cvm)
 {
@@ -248,9 +253,15 @@ static void check_at_rest(struct churn_vm *cvm)
 	struct yield_trace_event *e, *last = NULL;
 	struct yield_trace trace;
 	u64 exits;
+	int i;
 
 	WRITE_ONCE(*(bool *)addr_gva2hva(cvm->vm, (gva_t)&guest_at_rest), true);
-	yield_trace_start(&trace, false);
+	for (i = 1; i < cvm->nr_vcpus; i++) {
+		interrupt_vcpu(cvm->vcpus[i]);
+		run_once(cvm->vcpus[i]);
+	}
+
+	yield_trace_start(&trace, 0);
 	exits = vcpu_get_stat(vcpu, pause_loop_exits);
 	/* It may be halted; it may have something else to do before. */
 	while (vcpu_get_stat(vcpu, pause_loop_exits) < exits + 2) {

@@ -49,6 +49,7 @@ static struct shared {
 	bool in;		/* The vCPU is where its role wants it. */
 	bool leave;		/* It shall return. */
 	u32 wakes;		/* How often it came back from HLT. */
+	u32 rounds;		/* Grows while it runs. */
 } __aligned(64) shared[MAX_VCPUS];
 
 static bool kick_wanted;
@@ -86,7 +87,7 @@ static void guest_busy(u32 vcpu)
 	sti();
 	WRITE_ONCE(shared[vcpu].in, true);
 	while (!READ_ONCE(shared[vcpu].leave))
-		barrier();
+		WRITE_ONCE(shared[vcpu].rounds, shared[vcpu].rounds + 1);
 	GUEST_DONE();
 }
 
@@ -136,8 +137,9 @@ static void guest_kick(u32 vcpu)
 		if (!READ_ONCE(kick_wanted))
 			continue;
 		GUEST_SYNC(SYNC_WAIT_FOR_HALT);
-		kvm_hypercall(KVM_HC_KICK_CPU, 0, 0, 0, 0);
+		/* First, as who wanted it may want the next one right after it. */
 		WRITE_ONCE(kick_wanted, false);
+		kvm_hypercall(KVM_HC_KICK_CPU, 0, 0, 0, 0);
 	}
 	GUEST_DONE();
 }
@@ -575,7 +577,7 @@ TEST_F_TIMEOUT(directed_yield, preempted_holder, 120)
 	start_and_wait(stranger);
 	start_and_wait(holder);
 
-	yield_trace_start(&s->trace, false);
+	yield_trace_start(&s->trace, 0);
 	start(spinner);
 	wait_for_yields(spinner, 5);
 	WRITE_ONCE(spinner->shared->leave, true);
@@ -608,7 +610,7 @@ TEST_F_TIMEOUT(directed_yield, not_to_user_mode, 120)
 	make_user(user);
 
 	start_and_wait(user);
-	yield_trace_start(&s->trace, false);
+	yield_trace_start(&s->trace, 0);
 	start(spinner);
 	join(spinner);
 	yield_trace_stop(&s->trace);
@@ -642,6 +644,7 @@ TEST_F_TIMEOUT(directed_yield, not_to_running, 120)
 	struct yield_trace_event *e;
 	u64 nr, nr_tries = 0;
 	struct totals t;
+	u32 rounds;
 
 	if (s->cpus[1] < 0)
 		SKIP(return, "Needs 2 CPUs");
@@ -652,8 +655,12 @@ TEST_F_TIMEOUT(directed_yield, not_to_running, 120)
 
 	pin_self_to_cpu(s->cpus[0]);
 	start_and_wait(running);
+	yield_trace_start(&s->trace, 0);
+	/* What preempted it until now is over when it has run again. */
 	nr = nr_preemptions(running);
-	yield_trace_start(&s->trace, false);
+	rounds = READ_ONCE(running->shared->rounds);
+	while (READ_ONCE(running->shared->rounds) == rounds)
+		sched_yield();
 	start(spinner);
 	join(spinner);
 	yield_trace_stop(&s->trace);
@@ -685,7 +692,7 @@ TEST_F_TIMEOUT(directed_yield, woken_up, 120)
 
 	start_and_wait(halted);
 	wait_until_blocked(halted, NULL);
-	yield_trace_start(&s->trace, false);
+	yield_trace_start(&s->trace, 0);
 	start(spinner);
 	/* It also spins while there is nobody to yield to. */
 	__wait_for_yields(spinner, 5, 20 * SPINS);
@@ -721,7 +728,7 @@ TEST_F_TIMEOUT(directed_yield, round_robin, 120)
 			start_and_wait(&s->actors[i]);
 	}
 
-	yield_trace_start(&s->trace, false);
+	yield_trace_start(&s->trace, 0);
 	start(spinner);
 	wait_for_yields(spinner, 16);
 	WRITE_ONCE(spinner->shared->leave, true);
@@ -761,7 +768,7 @@ TEST_F_TIMEOUT(directed_yield, other_spinner, 120)
 	add(s, guest_spin);
 	add(s, guest_spin);
 
-	yield_trace_start(&s->trace, true);
+	yield_trace_start(&s->trace, BIT(YIELD_TRACE_SWITCH));
 	start_and_wait(&s->actors[0]);
 	start_and_wait(&s->actors[1]);
 	wait_for_yields(&s->actors[0], 20);
@@ -786,7 +793,7 @@ TEST_F_TIMEOUT(directed_yield, other_spinner, 120)
 				last[i] = NULL;
 			if (!is_spin(e, a))
 				continue;
-			if (last[i]) {
+			if (last[i] && e->visited) {
 				nr_checked++;
 				ASSERT_EQ(e->target_id, other->vcpu->id);
 			}
@@ -802,6 +809,14 @@ TEST_F_TIMEOUT(directed_yield, other_spinner, 120)
 	ASSERT_GT(nr_passed_over, 0);
 }
 
+static bool may_use_fifo(void)
+{
+	struct sched_param fifo = { .sched_priority = 1 }, other = {};
+
+	return !sched_setscheduler(0, SCHED_FIFO, &fifo) &&
+	       !sched_setscheduler(0, SCHED_OTHER, &other);
+}
+
 /*
  * Targets that are refused cost a bounded number of tries, and yet each of them
  * has its turn.  A SCHED_FIFO task cannot yield to a SCHED_OTHER one.
@@ -815,6 +830,9 @@ TEST_F_TIMEOUT(directed_yield, refused, 120)
 	struct actor *spinner;
 	struct totals t;
 
+	if (!may_use_fifo())
+		SKIP(return, "SCHED_FIFO is not permitted");
+
 	for (i = 0; i < nr_targets; i++)
 		add(s, guest_busy);
 	spinner = add(s, guest_spin);
@@ -822,7 +840,7 @@ TEST_F_TIMEOUT(directed_yield, refused, 120)
 
 	for (i = 0; i < nr_targets; i++)
 		start_and_wait(&s->actors[i]);
-	yield_trace_start(&s->trace, false);
+	yield_trace_start(&s->trace, 0);
 	start(spinner);
 	/* Twice what it takes to try each of them. */
 	while (vcpu_get_stat(spinner->vcpu, pause_loop_exits) < 4)
@@ -852,11 +870,16 @@ TEST_F_TIMEOUT(directed_yield, refused, 120)
 		ASSERT_GT(nr[i], 0);
 }
 
-/* A vCPU that was kicked and waits for a CPU comes before all others. */
+/*
+ * A vCPU that was kicked and waits for a CPU comes before all others.
+ *
+ * A decision counts if the kicked vCPU waited all the time from the exit until
+ * the spinner was switched away from, for that is the yield.
+ */
 TEST_F_TIMEOUT(directed_yield, kicked_first, 120)
 {
 	struct scene *s = &self->scene;
-	bool asleep = false, waits = false, waited = false;
+	bool woken = false, waits = false, at_exit = false, at_yield = false;
 	struct actor *kicked, *kicker, *spinner;
 	struct yield_trace_event *e;
 	int i, nr_first = 0;
@@ -881,7 +904,9 @@ TEST_F_TIMEOUT(directed_yield, kicked_first, 120)
 	for (i = 1; i <= 3; i++)
 		start_and_wait(&s->actors[i]);
 
-	yield_trace_start(&s->trace, true);
+	yield_trace_start(&s->trace, BIT(YIELD_TRACE_SWITCH) |
+				     BIT(YIELD_TRACE_WAKEUP) |
+				     BIT(YIELD_TRACE_EXIT));
 	start_and_wait(kicker);
 	start_and_wait(spinner);
 	wait_for_yields(spinner, 30);
@@ -893,24 +918,33 @@ TEST_F_TIMEOUT(directed_yield, kicked_first, 120)
 
 	t = get_totals(&s->trace, spinner);
 	for (e = s->trace.events; e < s->trace.end; e++) {
-		if (e->type == YIELD_TRACE_SWITCH) {
-			if (e->next_pid == kicked->tid) {
-				asleep = false;
-				waits = false;
-			}
-			if (e->pid == kicked->tid)
-				asleep = e->sleeps;
-			/* The last time before it comes back with a result. */
+		switch (e->type) {
+		case YIELD_TRACE_WAKEUP:
+			if (e->pid == kicker->tid && e->next_pid == kicked->tid)
+				woken = true;
+			break;
+		case YIELD_TRACE_SWITCH:
+			if (e->next_pid == kicked->tid)
+				woken = waits = at_exit = false;
 			if (e->pid == spinner->tid)
-				waited = waits;
-			continue;
-		}
-		if (e->pid == kicker->tid && !strcmp(e->reason, "kick"))
-			waits = asleep;
-		if (is_spin(e, spinner) && e->result > 0 && waited) {
-			ASSERT_EQ(e->target_id, kicked->vcpu->id);
-			nr_first++;
-			waited = false;
+				at_yield = at_exit;
+			break;
+		case YIELD_TRACE_EXIT:
+			if (e->pid == spinner->tid)
+				at_exit = waits;
+			break;
+		case YIELD_TRACE_YIELD:
+			/* The kick is done when its own yield was decided. */
+			if (e->pid == kicker->tid && !strcmp(e->reason, "kick"))
+				waits = woken;
+			if (is_spin(e, spinner) && e->result > 0 && at_yield) {
+				ASSERT_EQ(e->target_id, kicked->vcpu->id);
+				nr_first++;
+				at_yield = false;
+			}
+			break;
+		default:
+			break;
 		}
 	}
 	TH_LOG("%d of %lu yields to a kicked vCPU", nr_first, t.yielded);
@@ -936,7 +970,7 @@ TEST_F_TIMEOUT(directed_yield, sched_yield, 120)
 	start_and_wait(halted);
 	wait_until_blocked(halted, NULL);
 	start_and_wait(preempted);
-	yield_trace_start(&s->trace, false);
+	yield_trace_start(&s->trace, 0);
 	start(yielder);
 	join(yielder);
 	yield_trace_stop(&s->trace);
@@ -984,7 +1018,7 @@ static void contend(int cpus[2], int nr_vcpus, bool pinned, bool nice)
 	nr_acquired = 0;
 	sync_global_to_guest(s->vm, nr_acquired);
 
-	yield_trace_start(&s->trace, false);
+	yield_trace_start(&s->trace, 0);
 	for (i = 0; i < nr_vcpus; i++)
 		start(&s->actors[i]);
 	for (i = 0; i < nr_vcpus; i++)
@@ -1045,7 +1079,7 @@ static void check_hypercall(struct scene *s, struct actor *holder,
 	struct totals t;
 
 	start_and_wait(holder);
-	yield_trace_start(&s->trace, false);
+	yield_trace_start(&s->trace, 0);
 	start(spinner);
 	join(spinner);
 	yield_trace_stop(&s->trace);
@@ -1123,7 +1157,7 @@ TEST_F_TIMEOUT(directed_yield, visits_only_waiting, 120)
 
 	start_and_wait(user[0]);
 	start_and_wait(user[1]);
-	yield_trace_start(&s->trace, false);
+	yield_trace_start(&s->trace, 0);
 	start(spinner);
 	join(spinner);
 	yield_trace_stop(&s->trace);
