@@ -924,8 +924,11 @@ TEST_F_TIMEOUT(directed_yield, kicked_first, 120)
 				woken = true;
 			break;
 		case YIELD_TRACE_SWITCH:
-			if (e->next_pid == kicked->tid)
-				woken = waits = at_exit = false;
+			if (e->next_pid == kicked->tid) {
+				woken = false;
+				waits = false;
+				at_exit = false;
+			}
 			if (e->pid == spinner->tid)
 				at_yield = at_exit;
 			break;
