@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Test to whom a vCPU yields, and to whom not.
+ * Test to whom a vCPU yields, and to whom not; and for whom it makes way when
+ * it halts.
  *
  * All vCPUs of most tests share one CPU.  Whenever the one that spins runs, the
  * others do not, so what they are doing when it exits is known without timing:
@@ -40,6 +41,12 @@
 /* Of a contended lock, by each vCPU. */
 #define NR_ROUNDS	30
 
+/*
+ * How often vCPUs kick each other; the environment's NR_KICKS overrides it.  Some
+ * seconds with KVM in an emulator, less than one on hardware.
+ */
+#define NR_KICKS	20000
+
 #define XEN_HYPERCALL_MSR 0x40000200
 #define XEN_SCHED_OP	29
 #define XEN_SCHEDOP_YIELD 0
@@ -53,6 +60,11 @@ static struct shared {
 } __aligned(64) shared[MAX_VCPUS];
 
 static bool kick_wanted;
+
+/* Whose turn it is, how many there were, and how many there shall be. */
+static u32 turn;
+static u32 nr_turns;
+static u32 max_turns;
 
 /* What vCPUs contend for, and how often they got it. */
 static struct guest_lock lock;
@@ -217,6 +229,38 @@ static void guest_sched_yield(u32 vcpu)
 	GUEST_DONE();
 }
 
+/*
+ * Take turns, in any order, halted with interrupts disabled while it is another
+ * one's: nothing but a kick wakes this vCPU up.  One that comes before the HLT is
+ * not lost.
+ */
+static void guest_take_turns(u32 vcpu)
+{
+	u32 random = vcpu + 1, next, i;
+
+	x2apic_enable();
+	for (;;) {
+		while (READ_ONCE(turn) != vcpu && READ_ONCE(nr_turns) < max_turns)
+			asm volatile("hlt");
+		if (nr_turns == max_turns)
+			break;
+
+		/* The next one may be on its way to HLT, or already halted. */
+		random = random * 1103515245 + 12345;
+		for (i = 0; i < random >> 24; i++)
+			barrier();
+
+		next = vcpu + 1 + (random >> 16) % (nr_contenders - 1);
+		next %= nr_contenders;
+		WRITE_ONCE(nr_turns, nr_turns + 1);
+		WRITE_ONCE(turn, next);
+		kvm_hypercall(KVM_HC_KICK_CPU, 0, next, 0, 0);
+	}
+	/* Who leaves tells the next one. */
+	kvm_hypercall(KVM_HC_KICK_CPU, 0, (vcpu + 1) % nr_contenders, 0, 0);
+	GUEST_DONE();
+}
+
 /* What guests of other hypervisors do instead of PAUSE, or after many of them. */
 
 static void guest_hyperv_spin_wait(u32 vcpu)
@@ -256,6 +300,7 @@ struct actor {
 	int nice;
 	bool pinned;		/* to cpu */
 	bool user;
+	bool signalled;		/* Runs on after a signal. */
 	bool started;
 };
 
@@ -292,9 +337,12 @@ static void *run_actor(void *arg)
 
 	for (;;) {
 		if (__vcpu_run(a->vcpu)) {
-			TEST_ASSERT(errno == EINTR && a->user,
+			TEST_ASSERT(errno == EINTR && (a->user || a->signalled),
 				    "KVM_RUN failed on vCPU %u", a->vcpu->id);
-			return NULL;
+			if (a->user)
+				return NULL;
+			a->vcpu->run->immediate_exit = 0;
+			continue;
 		}
 		switch (get_ucall(a->vcpu, &uc)) {
 		case UCALL_SYNC:
@@ -345,28 +393,50 @@ static bool set_cpus(int cpus[2])
 	return n == 2;
 }
 
-FIXTURE_SETUP(directed_yield)
+static void set_scene(struct scene *s)
 {
-	struct scene *s = &self->scene;
-
-	if (!kvm_has_pause_exits())
-		SKIP(return, "No exits on PAUSE: not supported, or disabled by module parameter");
-	if (yield_trace_unavailable())
-		SKIP(return, "%s", yield_trace_unavailable());
-
 	if (!set_cpus(s->cpus))
 		s->cpus[1] = -1;
 	s->vm = vm_create(MAX_VCPUS);
 	vm_install_exception_handler(s->vm, WAKE_VECTOR, wake_handler);
 }
 
-FIXTURE_TEARDOWN(directed_yield)
+static void clear_scene(struct scene *s)
 {
-	struct scene *s = &self->scene;
-
 	yield_trace_free(&s->trace);
 	if (s->vm)
 		kvm_vm_free(s->vm);
+}
+
+FIXTURE_SETUP(directed_yield)
+{
+	if (!kvm_has_pause_exits())
+		SKIP(return, "No exits on PAUSE: not supported, or disabled by module parameter");
+	if (yield_trace_unavailable())
+		SKIP(return, "%s", yield_trace_unavailable());
+	set_scene(&self->scene);
+}
+
+FIXTURE_TEARDOWN(directed_yield)
+{
+	clear_scene(&self->scene);
+}
+
+FIXTURE(halt_yield)
+{
+	struct scene scene;
+};
+
+FIXTURE_SETUP(halt_yield)
+{
+	if (yield_trace_unavailable())
+		SKIP(return, "%s", yield_trace_unavailable());
+	set_scene(&self->scene);
+}
+
+FIXTURE_TEARDOWN(halt_yield)
+{
+	clear_scene(&self->scene);
 }
 
 static struct actor *add(struct scene *s, void *role)
@@ -443,15 +513,29 @@ static void start_and_wait(struct actor *a)
 		sched_yield();
 }
 
-static void interrupt(struct actor *a)
+/* Of no effect on a vCPU that did not enable its APIC. */
+static void send_msi(struct actor *a, u32 data)
 {
 	struct kvm_msi msi = {
 		.address_lo = 0xfee00000 | a->vcpu->id << 12,
-		.data = WAKE_VECTOR,
+		.data = data,
 	};
 
-	/* Of no effect on a vCPU that did not enable its APIC. */
 	__vm_ioctl(a->vcpu->vm, KVM_SIGNAL_MSI, &msi);
+}
+
+static void interrupt(struct actor *a)
+{
+	send_msi(a, WAKE_VECTOR);
+}
+
+/*
+ * What KVM_HC_KICK_CPU does, except that nobody yields to the kicked vCPU: KVM
+ * delivers a kick as an interrupt in a mode that APICs do not use.
+ */
+static void kick(struct actor *a)
+{
+	send_msi(a, APIC_DM_REMRD);
 }
 
 static void join(struct actor *a)
@@ -1173,6 +1257,339 @@ TEST_F_TIMEOUT(directed_yield, visits_only_waiting, 120)
 		if (is_spin(e, spinner))
 			ASSERT_EQ(e->visited, 2);
 	}
+}
+
+static bool is_halt(struct yield_trace_event *e, struct actor *a)
+{
+	return e->type == YIELD_TRACE_YIELD && e->pid == a->tid &&
+	       !strcmp(e->reason, "halt");
+}
+
+/* The same as get_totals() for what @halter did before it blocked. */
+static struct totals get_halt_totals(struct yield_trace *trace,
+				     struct actor *halter)
+{
+	struct yield_trace_event *e;
+	struct totals t = {};
+	bool tried = false;
+
+	for (e = trace->events; e < trace->end; e++) {
+		if (!is_halt(e, halter))
+			continue;
+		TEST_ASSERT_EQ(e->vcpu_id, halter->vcpu->id);
+		TEST_ASSERT(e->target_id != e->vcpu_id, "A yield to self");
+		if (e->target_id != -1)
+			tried = true;
+		if (e->target_id != -1 && !e->result)
+			continue;
+
+		t.decisions++;
+		t.attempted += tried;
+		t.yielded += e->result > 0;
+		tried = false;
+	}
+	TEST_ASSERT(!tried, "A decision without an end");
+
+	pr_info("%lu halts with a kicked vCPU, %lu tried to nominate it, %lu did\n",
+		t.decisions, t.attempted, t.yielded);
+	TEST_ASSERT_EQ(t.attempted,
+		       vcpu_get_stat(halter->vcpu, halt_yield_attempted));
+	TEST_ASSERT_EQ(t.yielded,
+		       vcpu_get_stat(halter->vcpu, halt_yield_successful));
+	return t;
+}
+
+/*
+ * Wake @target up with @wake, then the vCPU that halts again at once, @halter.
+ * Return when both have run and are halted again.
+ *
+ * This runs on @halter's CPU, which has a higher priority than this thread.  So
+ * it halts while @target still waits, usually; what follows is decided by what
+ * the trace shows.
+ */
+static void wake_both(struct actor *target, void (*wake)(struct actor *),
+		      struct actor *halter)
+{
+	u32 target_wakes, halter_wakes;
+
+	wait_until_blocked(target, NULL);
+	wait_until_blocked(halter, NULL);
+	target_wakes = READ_ONCE(target->shared->wakes);
+	halter_wakes = READ_ONCE(halter->shared->wakes);
+
+	wake(target);
+	interrupt(halter);
+
+	while (READ_ONCE(target->shared->wakes) == target_wakes ||
+	       READ_ONCE(halter->shared->wakes) == halter_wakes)
+		sched_yield();
+}
+
+static struct actor *add_halter(struct scene *s)
+{
+	struct actor *a = add(s, guest_halt);
+
+	a->nice = -10;
+	return a;
+}
+
+/* Does not preempt who wakes it up. */
+static struct actor *add_target(struct scene *s)
+{
+	struct actor *a = add(s, guest_halt);
+
+	a->policy = SCHED_BATCH;
+	return a;
+}
+
+#define NR_HALTS	20
+
+/*
+ * The vCPU that was kicked runs next, although others wait as well, and the
+ * scheduler would rather have picked one of those.
+ */
+TEST_F_TIMEOUT(halt_yield, kicked_runs_next, 120)
+{
+	struct scene *s = &self->scene;
+	struct actor *target, *halter;
+	struct yield_trace_event *e;
+	bool nominated = false;
+	int i, nr_next = 0;
+	struct totals t;
+
+	target = add_target(s);
+	halter = add_halter(s);
+	for (i = 0; i < 3; i++)
+		add(s, guest_busy);
+
+	pin_self_to_cpu(s->cpus[0]);
+	for (i = 0; i < s->nr_actors; i++)
+		start_and_wait(&s->actors[i]);
+
+	yield_trace_start(&s->trace, BIT(YIELD_TRACE_SWITCH));
+	for (i = 0; i < 10 * NR_HALTS &&
+		    vcpu_get_stat(halter->vcpu, halt_yield_successful) < NR_HALTS; i++)
+		wake_both(target, kick, halter);
+	wait_until_blocked(halter, NULL);
+	yield_trace_stop(&s->trace);
+
+	t = get_halt_totals(&s->trace, halter);
+	leave_all(s);
+
+	ASSERT_GE(t.yielded, NR_HALTS);
+	for (e = s->trace.events; e < s->trace.end; e++) {
+		if (is_halt(e, halter) && e->target_id != -1) {
+			ASSERT_EQ(e->target_id, target->vcpu->id);
+			ASSERT_EQ(e->target_pid, target->tid);
+			nominated = e->result;
+		}
+		if (e->type == YIELD_TRACE_SWITCH && e->pid == halter->tid) {
+			nr_next += nominated && e->next_pid == target->tid;
+			nominated = false;
+		}
+	}
+	TH_LOG("%lu nominations, %d times it ran next", t.yielded, nr_next);
+	/* Not always: not if it had more than its share of the CPU before. */
+	ASSERT_GT(2 * nr_next, t.yielded);
+}
+
+/* One that was woken up by an interrupt owns no lock, for all KVM knows. */
+TEST_F_TIMEOUT(halt_yield, not_to_interrupted, 120)
+{
+	struct scene *s = &self->scene;
+	struct actor *target, *halter;
+	struct yield_trace_event *e;
+	int i;
+
+	target = add_target(s);
+	halter = add_halter(s);
+	add(s, guest_busy);
+
+	pin_self_to_cpu(s->cpus[0]);
+	for (i = 0; i < s->nr_actors; i++)
+		start_and_wait(&s->actors[i]);
+
+	yield_trace_start(&s->trace, 0);
+	for (i = 0; i < NR_HALTS; i++)
+		wake_both(target, interrupt, halter);
+	wait_until_blocked(halter, NULL);
+	yield_trace_stop(&s->trace);
+
+	get_halt_totals(&s->trace, halter);
+	leave_all(s);
+
+	for (e = s->trace.events; e < s->trace.end; e++)
+		ASSERT_FALSE(is_halt(e, halter));
+}
+
+/*
+ * One that waits for another CPU is seen and not tried, and gets that CPU
+ * nevertheless: wake_both() waits for that.
+ */
+TEST_F_TIMEOUT(halt_yield, not_to_other_cpu, 120)
+{
+	struct scene *s = &self->scene;
+	struct actor *target, *halter, *busy;
+	struct totals t = {};
+	int i;
+
+	if (s->cpus[1] < 0)
+		SKIP(return, "Needs 2 CPUs");
+
+	target = add_target(s);
+	target->cpu = s->cpus[1];
+	halter = add_halter(s);
+	busy = add(s, guest_busy);
+	busy->cpu = s->cpus[1];
+
+	pin_self_to_cpu(s->cpus[0]);
+	for (i = 0; i < s->nr_actors; i++)
+		start_and_wait(&s->actors[i]);
+
+	yield_trace_start(&s->trace, 0);
+	for (i = 0; i < NR_HALTS; i++)
+		wake_both(target, kick, halter);
+	wait_until_blocked(halter, NULL);
+	yield_trace_stop(&s->trace);
+
+	t = get_halt_totals(&s->trace, halter);
+	leave_all(s);
+
+	ASSERT_GT(t.decisions, 0);
+	ASSERT_EQ(t.attempted, 0);
+}
+
+/* A kicked vCPU of another VM is none of its business. */
+TEST_F_TIMEOUT(halt_yield, not_to_other_vm, 120)
+{
+	struct scene *s = &self->scene;
+	struct scene other = { .cpus = { s->cpus[0], -1 } };
+	struct actor *target, *halter;
+	struct yield_trace_event *e;
+	int i;
+
+	other.vm = vm_create(1);
+	vm_install_exception_handler(other.vm, WAKE_VECTOR, wake_handler);
+	target = add_target(&other);
+	halter = add_halter(s);
+	add(s, guest_busy);
+
+	pin_self_to_cpu(s->cpus[0]);
+	start_and_wait(target);
+	for (i = 0; i < s->nr_actors; i++)
+		start_and_wait(&s->actors[i]);
+
+	yield_trace_start(&s->trace, 0);
+	for (i = 0; i < NR_HALTS; i++)
+		wake_both(target, kick, halter);
+	wait_until_blocked(halter, NULL);
+	yield_trace_stop(&s->trace);
+
+	get_halt_totals(&s->trace, halter);
+	leave_all(s);
+	leave_all(&other);
+	kvm_vm_free(other.vm);
+
+	for (e = s->trace.events; e < s->trace.end; e++)
+		ASSERT_FALSE(is_halt(e, halter));
+}
+
+/* Without exits on HLT a vCPU does not block, and a kick wakes nobody up. */
+TEST_F_TIMEOUT(halt_yield, no_exits_on_hlt, 120)
+{
+	struct scene *s = &self->scene;
+	struct yield_trace_event *e;
+	struct actor *halter;
+	u32 wakes;
+	int i;
+
+	if (!(kvm_check_cap(KVM_CAP_X86_DISABLE_EXITS) & KVM_X86_DISABLE_EXITS_HLT))
+		SKIP(return, "Exits on HLT can't be disabled");
+
+	vm_enable_cap(s->vm, KVM_CAP_X86_DISABLE_EXITS, KVM_X86_DISABLE_EXITS_HLT);
+	halter = add_halter(s);
+	add(s, guest_busy);
+
+	pin_self_to_cpu(s->cpus[0]);
+	for (i = 0; i < s->nr_actors; i++)
+		start_and_wait(&s->actors[i]);
+
+	yield_trace_start(&s->trace, 0);
+	for (i = 0; i < NR_HALTS; i++) {
+		wakes = READ_ONCE(halter->shared->wakes);
+		kick(halter);
+		interrupt(halter);
+		while (READ_ONCE(halter->shared->wakes) == wakes)
+			sched_yield();
+	}
+	yield_trace_stop(&s->trace);
+
+	get_halt_totals(&s->trace, halter);
+	ASSERT_EQ(vcpu_get_stat(halter->vcpu, halt_exits), 0);
+	leave_all(s);
+
+	for (e = s->trace.events; e < s->trace.end; e++)
+		ASSERT_FALSE(is_halt(e, halter));
+}
+
+/*
+ * vCPUs kick each other in turn.  A kick that gets lost leaves all of them halted
+ * for ever, and the test times out.
+ */
+static void take_turns(struct scene *s, int nr_vcpus, bool across_cpus,
+		       bool signals)
+{
+	const char *nr_kicks = getenv("NR_KICKS");
+	struct actor *a;
+	u32 *nr;
+	int i;
+
+	max_turns = nr_kicks ? atoi_positive("NR_KICKS", nr_kicks) : NR_KICKS;
+	sync_global_to_guest(s->vm, max_turns);
+	nr_contenders = nr_vcpus;
+	sync_global_to_guest(s->vm, nr_contenders);
+	nr = addr_gva2hva(s->vm, (gva_t)&nr_turns);
+
+	for (i = 0; i < nr_vcpus; i++) {
+		a = add(s, guest_take_turns);
+		a->cpu = s->cpus[across_cpus ? i % 2 : 0];
+		a->signalled = signals;
+	}
+	if (signals)
+		signal(SIGUSR1, leave_run);
+
+	for (i = 0; i < nr_vcpus; i++)
+		start(&s->actors[i]);
+	for (i = 0; signals && READ_ONCE(*nr) < max_turns; i++) {
+		pthread_kill(s->actors[i % nr_vcpus].thread, SIGUSR1);
+		sched_yield();
+	}
+	for (i = 0; i < nr_vcpus; i++)
+		join(&s->actors[i]);
+
+	TEST_ASSERT_EQ(*nr, max_turns);
+	for (i = 0; i < nr_vcpus; i++)
+		pr_info("vCPU %d: %lu halts, %lu nominations\n", i,
+			vcpu_get_stat(s->actors[i].vcpu, halt_exits),
+			vcpu_get_stat(s->actors[i].vcpu, halt_yield_successful));
+}
+
+TEST_F_TIMEOUT(halt_yield, every_kick_arrives, 3600)
+{
+	take_turns(&self->scene, 4, false, false);
+}
+
+TEST_F_TIMEOUT(halt_yield, every_kick_arrives_across_cpus, 3600)
+{
+	if (self->scene.cpus[1] < 0)
+		SKIP(return, "Needs 2 CPUs");
+
+	take_turns(&self->scene, 4, true, false);
+}
+
+TEST_F_TIMEOUT(halt_yield, every_kick_arrives_with_signals, 3600)
+{
+	take_turns(&self->scene, 3, false, true);
 }
 
 int main(int argc, char *argv[])
