@@ -1367,9 +1367,11 @@ TEST_F_TIMEOUT(halt_yield, kicked_runs_next, 120)
 		start_and_wait(&s->actors[i]);
 
 	yield_trace_start(&s->trace, BIT(YIELD_TRACE_SWITCH));
-	for (i = 0; i < 10 * NR_HALTS &&
-		    vcpu_get_stat(halter->vcpu, halt_yield_successful) < NR_HALTS; i++)
+	for (i = 0; i < 10 * NR_HALTS; i++) {
+		if (vcpu_get_stat(halter->vcpu, halt_yield_successful) == NR_HALTS)
+			break;
 		wake_both(target, kick, halter);
+	}
 	wait_until_blocked(halter, NULL);
 	yield_trace_stop(&s->trace);
 

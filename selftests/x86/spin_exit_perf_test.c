@@ -2,7 +2,8 @@
 /*
  * Measure what an exit on PAUSE costs when KVM finds nobody to yield to, by the
  * number of vCPUs, and of those that wait for a CPU but can't be yielded to.
- * Or measure what it costs a vCPU to be preempted.
+ * Or measure what it costs a vCPU to be preempted, or to halt while another one
+ * wakes it up.
  *
  * Prints figures and does not judge them.
  *
@@ -22,6 +23,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "apic.h"
 #include "overcommit.h"
 #include "processor.h"
 #include "test_util.h"
@@ -29,6 +31,8 @@
 
 #define MAX_VCPUS	4096
 #define MAX_SAMPLES	10000
+
+#define WAKE_VECTOR	0xf0
 
 /* Where guest_loop() ends: there aren't enough ucalls for all vCPUs. */
 #define DONE_PORT	0x1001
@@ -98,6 +102,53 @@ static void guest_see_gaps(void)
 			longest = 0;
 			seen = value;
 		}
+	}
+	GUEST_DONE();
+}
+
+static void wake_handler(struct ex_regs *regs)
+{
+	x2apic_write_reg(APIC_EOI, 0);
+}
+
+static void wake_up(u32 vcpu)
+{
+	x2apic_write_reg(APIC_ICR, APIC_DEST_PHYSICAL | APIC_DM_FIXED | WAKE_VECTOR |
+				   (u64)vcpu << 32);
+}
+
+/*
+ * Two vCPUs that share a CPU wake each other up and halt, in turn.  An interrupt
+ * that comes before the HLT is pending until then.
+ */
+static void guest_halt(u32 vcpu)
+{
+	u64 now, last = 0;
+	u32 i;
+
+	x2apic_enable();
+	cli();
+	WRITE_ONCE(shared.in_guest[vcpu], true);
+	if (vcpu) {
+		for (;;) {
+			safe_halt();
+			cli();
+			if (READ_ONCE(shared.stop))
+				break;
+			wake_up(0);
+		}
+	} else {
+		/* The first half is a warm-up. */
+		for (i = 0; i < 2 * nr_samples; i++) {
+			now = rdtsc();
+			samples[i % nr_samples] = now - last;
+			last = now;
+			wake_up(1);
+			safe_halt();
+			cli();
+		}
+		WRITE_ONCE(shared.stop, true);
+		wake_up(1);
 	}
 	GUEST_DONE();
 }
@@ -223,6 +274,16 @@ static void measure_preemption(struct kvm_vcpu *vcpu, struct shared *host_shared
 	}
 }
 
+/* Both of one priority: neither preempts the other when it wakes it up. */
+static void measure_halts(struct kvm_vcpu **vcpus, struct shared *host_shared)
+{
+	pthread_t thread = start_and_preempt(vcpus[1], host_shared);
+
+	set_policy(pthread_self(), SCHED_FIFO, LOW_PRIORITY);
+	run_until_done(vcpus[0]);
+	kvm_pthread_join(thread, NULL);
+}
+
 static int compare(const void *a, const void *b)
 {
 	u64 x = *(const u64 *)a, y = *(const u64 *)b;
@@ -250,7 +311,7 @@ static void print_samples(struct kvm_vcpu *vcpu, u64 nr_events)
 
 static void help(const char *name)
 {
-	printf("usage: %s [-h] [-v vCPUs] [-k preempted] [-i index] [-t] [-c]\n"
+	printf("usage: %s [-h] [-v vCPUs] [-k preempted] [-i index] [-t] [-c] [-H]\n"
 	       "       [-s samples] [-p PAUSEs]\n"
 	       " -v: number of vCPUs; vCPU 0 spins (default: 2)\n"
 	       " -k: how many of the others are preempted (default: 0)\n"
@@ -258,6 +319,8 @@ static void help(const char *name)
 	       " -t: KVM tries to yield to them, and can't, as their threads are of another\n"
 	       "     scheduling policy (default: they are at CPL 3, so KVM doesn't try)\n"
 	       " -c: instead, the cost of being preempted, of vCPU 0\n"
+	       " -H: instead, the cost of two vCPUs that wake each other up and halt: of one\n"
+	       "     wake-up and one HLT of each, and two switches\n"
 	       " -s: number of samples, at most %d (default: %u)\n"
 	       " -p: PAUSEs a sample (default: %u).  If the hardware exits on loops of PAUSE\n"
 	       "     only, enough for a few exits; an exit's time is then with its PAUSEs\n",
@@ -267,7 +330,7 @@ static void help(const char *name)
 int main(int argc, char *argv[])
 {
 	int nr_vcpus = 2, nr_preempted = 0, first = 1, opt, i;
-	bool tried = false, preemption = false;
+	bool tried = false, preemption = false, halts = false;
 	struct kvm_vcpu **vcpus;
 	struct shared *host_shared;
 	pthread_t *threads;
@@ -277,7 +340,7 @@ int main(int argc, char *argv[])
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_BINARY_STATS_FD));
 	TEST_REQUIRE(kvm_has_cap(KVM_CAP_GET_TSC_KHZ));
 
-	while ((opt = getopt(argc, argv, "hv:k:i:tcs:p:")) != -1) {
+	while ((opt = getopt(argc, argv, "hv:k:i:tcHs:p:")) != -1) {
 		switch (opt) {
 		case 'v':
 			nr_vcpus = atoi_positive("Number of vCPUs", optarg);
@@ -293,6 +356,9 @@ int main(int argc, char *argv[])
 			break;
 		case 'c':
 			preemption = true;
+			break;
+		case 'H':
+			halts = true;
 			break;
 		case 's':
 			nr_samples = atoi_positive("Number of samples", optarg);
@@ -310,13 +376,14 @@ int main(int argc, char *argv[])
 	}
 
 	if (nr_vcpus > MAX_VCPUS || nr_samples > MAX_SAMPLES ||
-	    (nr_preempted && first + nr_preempted > nr_vcpus)) {
+	    (nr_preempted && first + nr_preempted > nr_vcpus) ||
+	    (halts && (preemption || nr_preempted || nr_vcpus < 2))) {
 		help(argv[0]);
 		return 1;
 	}
 	__TEST_REQUIRE(nr_vcpus <= kvm_check_cap(KVM_CAP_MAX_VCPUS),
 		       "KVM has at most %d vCPUs", kvm_check_cap(KVM_CAP_MAX_VCPUS));
-	__TEST_REQUIRE(preemption || kvm_has_pause_exits(),
+	__TEST_REQUIRE(preemption || halts || kvm_has_pause_exits(),
 		       "No exits on PAUSE: not supported, or disabled by module parameter");
 
 	vcpus = calloc(nr_vcpus, sizeof(*vcpus));
@@ -325,8 +392,12 @@ int main(int argc, char *argv[])
 
 	/* Those that never run need no state. */
 	vm = vm_create(nr_vcpus);
+	vm_install_exception_handler(vm, WAKE_VECTOR, wake_handler);
 	for (i = 0; i < nr_vcpus; i++) {
-		if (!i) {
+		if (halts && i < 2) {
+			vcpus[i] = vm_vcpu_add(vm, i, guest_halt);
+			vcpu_args_set(vcpus[i], 1, (u64)i);
+		} else if (!i) {
 			vcpus[i] = vm_vcpu_add(vm, i, preemption ? guest_see_gaps : guest_spin);
 		} else if (i >= first && i < first + nr_preempted) {
 			vcpus[i] = vm_vcpu_add(vm, i, guest_loop);
@@ -350,7 +421,10 @@ int main(int argc, char *argv[])
 		set_policy(threads[i], SCHED_OTHER, 0);
 	}
 
-	if (preemption) {
+	if (halts) {
+		measure_halts(vcpus, host_shared);
+		nr_events = nr_samples;
+	} else if (preemption) {
 		measure_preemption(vcpus[0], host_shared);
 		nr_events = nr_samples;
 	} else {
@@ -358,7 +432,8 @@ int main(int argc, char *argv[])
 	}
 	sync_global_from_guest(vm, samples);
 
-	printf("cost_of %s vcpus %d preempted %d", preemption ? "preemption" : "exit",
+	printf("cost_of %s vcpus %d preempted %d",
+	       halts ? "two_halts" : preemption ? "preemption" : "exit",
 	       nr_vcpus, nr_preempted);
 	if (nr_preempted)
 		printf(" first %d which_are %s", first, tried ? "tried" : "skipped");

@@ -20,6 +20,11 @@
 struct guest_lock {
 	u32 next;
 	u32 owner;
+	/*
+	 * Waiters that are halted, or about to: 1 + the vCPU's index, or 0.  By
+	 * ticket; there are no more tickets out at a time than vCPUs.
+	 */
+	u32 halted[OVERCOMMIT_MAX_VCPUS];
 } __aligned(64);
 
 struct overcommit {
@@ -46,6 +51,8 @@ bool vm_read_debugfs_stat(struct kvm_vm *vm, const char *name, u64 *value);
  */
 void guest_lock_acquire(struct guest_lock *lock, u32 vcpu, bool pause);
 void guest_lock_release(struct guest_lock *lock);
+void guest_lock_acquire_or_halt(struct guest_lock *lock, u32 vcpu, u32 max_spins);
+void guest_lock_release_and_kick(struct guest_lock *lock);
 void guest_lock_hold_until_spun(struct guest_lock *lock, u32 vcpu, u64 spins);
 
 #endif /* SELFTEST_KVM_OVERCOMMIT_H */

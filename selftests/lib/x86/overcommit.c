@@ -223,6 +223,51 @@ void guest_lock_release(struct guest_lock *lock)
 }
 
 /*
+ * The same as a paravirt guest does it: halt after @max_spins rounds, until the
+ * vCPU that releases the lock kicks this one.  All vCPUs that use @lock use these
+ * two.  They need x2APIC mode, and an APIC ID that is the index.
+ */
+void guest_lock_acquire_or_halt(struct guest_lock *lock, u32 vcpu, u32 max_spins)
+{
+	u32 ticket = __atomic_fetch_add(&lock->next, 1, __ATOMIC_RELAXED);
+	u32 *halted = &lock->halted[ticket % OVERCOMMIT_MAX_VCPUS];
+	u32 i;
+
+	for (;;) {
+		for (i = 0; i < max_spins; i++) {
+			if (__atomic_load_n(&lock->owner, __ATOMIC_ACQUIRE) == ticket)
+				return;
+			WRITE_ONCE(guest.vcpus[vcpu].spins,
+				   guest.vcpus[vcpu].spins + 1);
+			cpu_relax();
+		}
+
+		/*
+		 * Register, then look again; guest_lock_release_and_kick() does
+		 * it the other way round.  A kick before the HLT makes HLT return.
+		 */
+		__atomic_exchange_n(halted, vcpu + 1, __ATOMIC_SEQ_CST);
+		if (__atomic_load_n(&lock->owner, __ATOMIC_SEQ_CST) == ticket) {
+			__atomic_exchange_n(halted, 0, __ATOMIC_SEQ_CST);
+			return;
+		}
+		asm volatile("hlt" : : : "memory");
+	}
+}
+
+void guest_lock_release_and_kick(struct guest_lock *lock)
+{
+	u32 owner = lock->owner + 1;
+	u32 vcpu;
+
+	__atomic_exchange_n(&lock->owner, owner, __ATOMIC_SEQ_CST);
+	vcpu = __atomic_exchange_n(&lock->halted[owner % OVERCOMMIT_MAX_VCPUS], 0,
+				   __ATOMIC_SEQ_CST);
+	if (vcpu)
+		kvm_hypercall(KVM_HC_KICK_CPU, 0, vcpu - 1, 0, 0);
+}
+
+/*
  * Keep @lock, which @vcpu holds, until each other vCPU has spun @spins rounds
  * since it was created.  The holder does not PAUSE, and leaves the CPU to the waiters between
  * looks, so that how long this takes does not depend on the length of a tick.
