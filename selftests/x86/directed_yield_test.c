@@ -1329,7 +1329,7 @@ static struct actor *add_halter(struct scene *s)
 {
 	struct actor *a = add(s, guest_halt);
 
-	a->nice = -10;
+	a->nice = -20;
 	return a;
 }
 
@@ -1359,8 +1359,9 @@ TEST_F_TIMEOUT(halt_yield, kicked_runs_next, 120)
 
 	target = add_target(s);
 	halter = add_halter(s);
-	for (i = 0; i < 3; i++)
-		add(s, guest_busy);
+	/* Whose deadlines are earlier than that of the target. */
+	for (i = 0; i < 8; i++)
+		add(s, guest_busy)->nice = -15;
 
 	pin_self_to_cpu(s->cpus[0]);
 	for (i = 0; i < s->nr_actors; i++)
